@@ -2,7 +2,7 @@
 `modules-1.json`; `… resolve` writes that file for stored adapters without it; `… slab` makes the slab of a stored
 adapter; `… generate` makes random adapters.
 
-A process of its own, so that a hostile file costs the gateway and the engine no time and no memory.
+It runs in a separate process, so that a hostile file costs the gateway and the engine no time and no memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resolve = commands.add_parser("resolve", help="write modules-1.json for stored adapters without it")
     resolve.add_argument("store", type=Path)
     resolve.add_argument("digests", nargs="+")
-    slab = commands.add_parser("slab", help="make the slab of a stored adapter that has none")
+    slab = commands.add_parser("slab", help="make the slab of a stored adapter that lacks it")
     slab.add_argument("store", type=Path)
     slab.add_argument("digest")
     slab.add_argument("--model", type=Path, required=True, help="the base's directory")

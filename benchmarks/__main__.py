@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`, which `make bench` runs: the benchmarks that fit this machine, one after another.
 
-Each is a program of its own, which prints its figures and appends them to benchmarks/results/. `--list` shows them.
+Each is a separate program, which prints its figures and appends them to benchmarks/results/. `--list` shows them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def demo_model() -> str:
 
 @functools.cache
 def cuda() -> str:
-    """Asked once, in a process of its own: loading torch takes seconds, and `--list` may not need it."""
+    """Evaluated once, in a separate process: loading torch takes seconds, and `--list` may not need it."""
     lacking = modules("torch", "triton")()
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if lacking or subprocess.run([sys.executable, "-c", probe], check=False).returncode:
@@ -68,9 +68,9 @@ def two_cores() -> str:
 
 
 BENCHMARKS = (
-    Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
-    Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
-    Benchmark("routing", "what a gateway's choice among many engines costs", modules("msgspec")),
+    Benchmark("load_ceiling", "the limits of the load tool", modules("aiohttp", "uvloop")),
+    Benchmark("scheduler_step", "the host's cost of a step of 256 decodes", modules("msgspec")),
+    Benchmark("routing", "the cost of a gateway's choice among many engines", modules("msgspec")),
     Benchmark("serving.offline", "the engine on a GPU, many LoRA adapters at once, beside its bound", cuda),
     Benchmark("serving.flood", "premium TTFT alone and under a flood of batch, on a GPU", cuda),
     Benchmark("serving.guided", "grammars and penalties beside plain requests, on a GPU", cuda),
@@ -84,10 +84,10 @@ BENCHMARKS = (
         Benchmark(f"kernels.bench_{op}", f"the {about} kernels beside their bound", cuda)
         for op, about in KERNELS.items()
     ),
-    Benchmark("gateway_capacity", "what one core carries of the gateway, everything on", two_cores),
-    Benchmark("events_by_dialect", "what a streamed token costs in each dialect", two_cores),
-    Benchmark("tracing", "what a recorded trace costs the gateway", two_cores),
-    Benchmark("slow_readers", "what readers who hardly read cost everybody else", two_cores),
+    Benchmark("gateway_capacity", "the requests that one core of the gateway serves, everything on", two_cores),
+    Benchmark("events_by_dialect", "the cost of a streamed token in each dialect", two_cores),
+    Benchmark("tracing", "the gateway's cost of a recorded trace", two_cores),
+    Benchmark("slow_readers", "the effect of slow readers on other clients", two_cores),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
 )
 

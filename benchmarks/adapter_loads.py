@@ -2,9 +2,9 @@
 
     python -m benchmarks.adapter_loads [--rounds 5] [--directory DIR] [--note TEXT]
 
-Rank 16 on all seven modules of Llama-3.1-8B's shape in bfloat16, 84 MB. Beside the milliseconds of a load: what loads
-on another thread do to one that does as the engine's loop does, 3 ms of Python and then 5 ms of waiting for a device.
-Appends rows to benchmarks/results/adapter_loads.csv.
+Rank 16 on all seven modules of Llama-3.1-8B's shape in bfloat16, 84 MB. Measured are the milliseconds of a load, and
+how loads on another thread slow a thread that behaves like the engine's loop: 3 ms of Python, then 5 ms of waiting for
+a device. Appends rows to benchmarks/results/adapter_loads.csv.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.billing_exports [--rows 100000,1000000] [--keys 120] [--keep DIRECTORY] [--note TEXT]
 
-Makes a database of its own (LANEWAY_BENCH_POSTGRES, by default on 127.0.0.1), fills it with usage as settlements leave
-it, folds and closes the month, and exports it, each time in a fresh process. The sums are compared with the entries, a
-second export with the first. Appends rows to benchmarks/results/billing_exports.csv.
+Creates a separate database (LANEWAY_BENCH_POSTGRES, by default on 127.0.0.1), fills it with usage rows like those of
+settlements, folds and closes the month, and exports it, each time in a fresh process. The sums are compared with the
+entries, a second export with the first. Appends rows to benchmarks/results/billing_exports.csv.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def export_here(url: str, spec: ExportSpec, directory: Path) -> dict[str, float]
 
 
 def own_peak_mib() -> float:
-    """Of this program: getrusage would count what its parent had when it started it."""
+    """Peak memory of this program; getrusage would include its parent's memory at the start."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
@@ -140,7 +140,7 @@ def in_a_process(url: str, spec: ExportSpec, directory: Path) -> dict[str, float
 
 
 def ledger_total(url: str) -> Decimal:
-    """What the entries say is owed."""
+    """The owed amount according to the entries."""
     database = Database(url)
     entries = tables.entries
     query = sa.select(sa.func.sum(entries.c.amount_picos)).where(entries.c.account == "receivable")

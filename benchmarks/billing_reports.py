@@ -1,7 +1,7 @@
 """Billing over a month of usage on PostgreSQL: a usage page, reconciling, closing, and what settling feels of them.
 
-`python -m benchmarks.billing_reports [--rows 1000000]` makes a database of its own beside the one that --admin names,
-and drops it. The month is made by SQL, with entries and holds as the ledger writes them.
+`python -m benchmarks.billing_reports [--rows 1000000]` creates a database on the server that --admin names, and drops
+it at the end. The month is made by SQL, with entries and holds as the ledger writes them.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ WITH made AS (
 )
 INSERT INTO usage (request_id, tenant_id, project_id, key_id, model, adapter, tier, price_version_id, currency,
     prompt_tokens, cached_tokens, completion_tokens, made_tokens, discarded_tokens, cost_picos, ending, queue_s, ttft_s,
-    device_s, preemptions, recomputed_tokens, started_at, finished_at)
+    device_s, preemptions, recomputed_tokens, started_at, finished_at, ttft_target_s, itl_target_s, itl_s, pause_s)
 SELECT request_id, tenant_id, project_id, key_id, model, adapter, tier, price, 'USD', prompt, cached, completion,
-    completion, 0, input + cached_input + output, 'stop', 0.01, 0.1, 0.05, 0, 0, at, at FROM priced ORDER BY i
+    completion, 0, input + cached_input + output, 'stop', 0.01, 0.1 + i % 7 * 0.01, 0.05, 0, 0, at, at, 0.15, 0.05,
+    0.01 + i % 5 * 0.01, 0.06 FROM priced ORDER BY i
 """
 
 INDEXES = """
@@ -107,17 +108,20 @@ def seed(connection: sa.Connection) -> None:
             connection.exec_driver_sql(statement, (f"prv_model-{number}", version.id))
 
 
-def fill(connection: sa.Connection, first: int, last: int, *, rows: int, start: int, span: int) -> None:
-    """Rows `first` to `last`, of `rows` that lie evenly in the span."""
+def fill(
+    connection: sa.Connection, first: int, last: int, *, rows: int, start: int, span: int, keys: int = KEYS
+) -> None:
+    """Insert the rows `first` to `last` of `rows`, whose times are evenly spaced over the span. `keys`: of a tenant."""
     connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # foreign keys are right as they are
     values = {"first": first, "last": last, "rows": rows, "start": start, "span": span}
-    statement = FILL.format(tenants=TENANTS, keys=KEYS, **values)
+    statement = FILL.format(tenants=TENANTS, keys=keys, **values)
     connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
 @contextmanager
 def without_indexes(url: str) -> Iterator[None]:
-    """Those that no constraint needs are made when the rows are there: ten million are in within minutes."""
+    """Indexes that no constraint needs are created after the rows are inserted, so that ten million rows take
+    minutes."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
         found = connection.exec_driver_sql(INDEXES).all()
@@ -229,7 +233,7 @@ def measure(url: str, rows: int) -> dict[str, float]:
         connection.exec_driver_sql("VACUUM ANALYZE")
         found["rollup_rows"] = connection.exec_driver_sql("SELECT count(*) FROM usage_hours").scalar_one()
     found |= pages(database, start, end)
-    # The checkpoint of all but the last minute, which comes now.
+    # The checkpoint of all minutes but the last, which follows now.
     skip = reconcile.Reconciliation(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
     database.write_sync(lambda c: reconcile.record(c, skip))
     span = (rows + LAST_MINUTE) * 60 * SECOND // LAST_MINUTE

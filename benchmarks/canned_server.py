@@ -2,7 +2,7 @@
 
     python -m benchmarks.canned_server [--gap-ms 5]
 
-Prints its port. The model's name picks what goes wrong; see FAULTS. It must never be taken for a peer to compare with.
+Prints its port. The model's name selects a fault; see FAULTS. Its figures must never be compared with a real server's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import uvloop
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 BODY_BYTES_MAX = 16 * 1024 * 1024
 FAULTS = {
-    "canned": "nothing goes wrong",
+    "canned": "no fault",
     "no-usage": "no usage chunk",
     "cut": "the connection closes after three chunks",
     "no-done": "the stream ends in order, without [DONE]",

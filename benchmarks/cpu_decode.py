@@ -3,8 +3,8 @@
     python benchmarks/cpu_decode.py [--model DIR] [--threads N] [--rounds N] [--note TEXT]
 
 The engine is the real scheduler and runner, without the gateway. The bound is the bare matrix products of the same
-shapes. Rounds alternate between what is compared, and the median counts, so that a noisy machine wrongs nobody. Appends
-rows to benchmarks/results/cpu_decode.csv.
+shapes. Rounds alternate between the variants, and the median counts, so that noise of the machine affects all variants
+alike. Appends rows to benchmarks/results/cpu_decode.csv.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Before torch: threads that wait must sleep where something else wants the core, as `python -m engine` has it too.
+# Before torch: waiting threads must sleep when another thread needs the core, as in `python -m engine`.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.engine_stop --config ENGINE.json` (`laneway serve` writes engine.json into its data directory).
 `requests_s`: until all requests were ended; `flush_s`: from then until the gateways had read the endings; both from the
-engine's log. `process_s`: until the process was gone, including the kernel's part (unpinning host memory, the device's
-context). Compare it with gateway.host.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
+engine's log. `process_s`: until the process had exited, including the kernel's part (unpinning host memory, the
+device's context). Compare it with gateway.host.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
 """
 
 from __future__ import annotations

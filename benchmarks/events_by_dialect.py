@@ -1,9 +1,9 @@
-"""What a streamed token costs the gateway in each dialect: the CPU-seconds of /v1/responses and /v1/messages beside
-those of chat completions, with everything on.
+"""The gateway's cost of a streamed token in each dialect: the CPU-seconds of /v1/responses and /v1/messages beside the
+CPU-seconds of chat completions, with everything on.
 
     python -m benchmarks.events_by_dialect [--streams 64] [--tokens 600] [--rounds 3] [--note TEXT]
 
-The gateway has a core of its own; the engine, which is fake, and the clients share another. Each round runs every
+The gateway has a separate core; the engine, which is fake, and the clients share another. Each round runs every
 dialect once, and a ratio is of two dialects of one round. Appends rows to benchmarks/results/events_by_dialect.csv.
 """
 
@@ -27,7 +27,7 @@ MESSAGES = [{"role": "user", "content": TEXT}]
 
 
 def requests(tokens: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By dialect: the path and the body of a stream of `tokens` tokens."""
+    """The path and the body of a stream of `tokens` tokens, by dialect."""
     common = {"model": MODEL, "stream": True}
     return {
         "chat": ("/v1/chat/completions", {**common, "messages": MESSAGES, "max_tokens": tokens}),
@@ -37,7 +37,7 @@ def requests(tokens: int) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 async def read_stream(stack: Stack, path: str, body: dict[str, Any]) -> int:
-    """The bytes of one stream, read to its end over a connection of its own."""
+    """The bytes of one stream, read to its end over a separate connection."""
     data = json.dumps(body).encode()
     key = stack.keys["acme"]
     head = (

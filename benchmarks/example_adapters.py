@@ -1,4 +1,4 @@
-"""The example adapters, for benchmarks on a CPU: those that fit a model are loaded for it."""
+"""The example adapters, for benchmarks on a CPU: the adapters that fit a model are loaded for it."""
 
 from __future__ import annotations
 

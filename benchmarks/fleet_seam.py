@@ -1,11 +1,11 @@
-"""What a fleet of one engine costs a gateway beside that engine alone: CPU time of a request.
+"""The cost of a fleet of one engine in a gateway, compared with that engine alone: CPU time of a request.
 
     python -m benchmarks.fleet_seam [--rounds 40] [--requests 500] [--note TEXT]
 
-One fake engine in a process of its own. The same requests (200 tokens in, 32 out, 64 at once) are sent in turn through
-`LocalEngine`, as before there were fleets, and through `Fleet`; each is read, its attempts are asked for and confirmed,
-and `ready` and `models` are asked for as often as the gateway asks for them. The figures are this process's CPU time,
-medians over the rounds, and the part of a whole gateway request that the difference is: `--request-us`, from
+One fake engine in a separate process. The same requests (200 tokens in, 32 out, 64 at once) are sent in turn through
+`LocalEngine`, as before there were fleets, and through `Fleet`; each is read, its attempts are read and confirmed, and
+`ready` and `models` are read as often as by the gateway. The figures are this process's CPU time, medians over the
+rounds, and the part of a whole gateway request that the difference is: `--request-us`, from
 `benchmarks.gateway_capacity`. Appends rows to benchmarks/results/fleet_seam.csv.
 """
 

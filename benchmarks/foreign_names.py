@@ -1,4 +1,4 @@
-"""Whether time tells a tenant that another has an adapter: refusals for a foreign name beside those for an absent one.
+"""Whether timing reveals that another tenant has an adapter: refusals of foreign names beside refusals of absent names.
 
     python -m benchmarks.foreign_names --demo .laneway/demo.json [--calls 2000] [--note TEXT]
 
@@ -57,7 +57,7 @@ def card(client: httpx.Client, name: str) -> httpx.Response:
 
 
 def absent_like(name: str) -> str:
-    """A name of the same length that nobody has."""
+    """A name of the same length that does not exist."""
     return "~" + name[1:]
 
 

@@ -1,16 +1,17 @@
-"""What one core carries of the gateway with everything on, beside the aims: a fake engine, real HTTP.
+"""The requests that one core of the gateway serves with everything on, beside the aims: a fake engine, real HTTP.
 
     python -m benchmarks.gateway_capacity [--services] [--note TEXT] [--only PHASE …] [--rate R] [--long]
         [--quota SHARE] [--repeat N] [--litellm VENV/bin/litellm]
 
 On SQLite, with limits in the process; with --services on this machine's PostgreSQL and Redis, whose CPU stands beside.
 
-The gateway has a core of its own; engine, load tool and this program share another. A request is 200 prompt tokens in
+The gateway has a separate core; engine, load tool and this program share another. A request is 200 prompt tokens in
 and 32 streamed out. CPU-seconds are the gateway process's: all threads, user and system. Latency is *added* latency:
-probes of the same shape go straight to the engine's socket during the same run, and what they saw is subtracted,
-percentile by percentile. Appends rows to benchmarks/results/gateway_capacity.csv. It ends within 4 minutes without
---long, which sends 100,000 requests and watches the memory. `--quota 0.5` leaves the gateway half of its core while the
-phases run; `--only many --quota 0.5 --repeat 10` is a burst on a slower machine, in which no request may be refused.
+probes of the same shape are sent directly to the engine's socket during the same run, and their latencies are
+subtracted, percentile by percentile. Appends rows to benchmarks/results/gateway_capacity.csv. It ends within 4 minutes
+without --long, which sends 100,000 requests and watches the memory. `--quota 0.5` leaves the gateway half of its core
+while the phases run; `--only many --quota 0.5 --repeat 10` is a burst on a slower machine, in which no request may be
+refused.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ LONG_STREAMS = {"at_once": 64, "tokens": 600}
 OPEN = {"share": 0.7, "seconds": 20, "probes_per_s": 15, "failed_share_max": 0.01}
 MANY = {"streams": 1000, "step_ms": 100, "tokens": 150, "probes": 8, "probes_after_s": 4}
 SOAK = {"requests": 100_000, "settled": 20_000}  # memory is compared from `settled` requests on
-# What is hoped for: (metric, at least or at most, value).
+# The aims: (metric, at least or at most, value).
 AIMS = {
     "requests_per_gateway_cpu_s": (">=", 300.0),
     "tokens_per_gateway_cpu_s": (">=", 20_000.0),
@@ -80,7 +81,7 @@ def tool_figures(prefix: str, report: dict[str, Any]) -> Figures:
 
 
 def ledger_seconds(stack: Stack) -> dict[str, tuple[float, float]]:
-    """By the gateway's own metrics so far: how many holds and settlements, and the seconds that they took."""
+    """From the gateway's metrics: the number of holds and settlements so far, and their seconds."""
     sums = dict(re.findall(r"^laneway_(\w+_seconds_(?:sum|count)) (\S+)$", stack.metrics(), re.M))
     return {
         name: (float(sums[f"{name}_seconds_count"]), float(sums[f"{name}_seconds_sum"])) for name in ("hold", "settle")
@@ -95,7 +96,7 @@ async def warm(stack: Stack) -> None:
 
 
 async def closed(stack: Stack, _: Figures) -> Figures:
-    """As many requests as go through, 64 at once."""
+    """A closed loop: 64 requests in flight, as many as the gateway serves."""
     pid = gateway_pid(stack)
     cpu, services_cpu, began = cpu_s(pid), services_cpu_s(), time.monotonic()
     at_once, seconds = CLOSED["at_once"], CLOSED["seconds"]
@@ -120,7 +121,8 @@ async def long_streams(stack: Stack, _: Figures) -> Figures:
         stack, "--concurrency", str(at_once), "--requests", str(2 * at_once), "--max-tokens", str(tokens)
     )
     used, total = cpu_s(pid) - cpu, report["total"]
-    # Tokens that came together in one event are fewer events: said beside, lest they flatter.
+    # Tokens that arrived together in one event are fewer events. Their share is printed too, because it improves the
+    # figures.
     return {
         "tokens_per_gateway_cpu_s": total["completion_tokens"] / used,
         "long_tokens_per_event": total["completion_tokens"] / max(1, report["tool"]["events"] - 3 * 2 * at_once),
@@ -129,7 +131,7 @@ async def long_streams(stack: Stack, _: Figures) -> Figures:
 
 
 async def open_loop(stack: Stack, found: Figures) -> Figures:
-    """Poisson arrivals, at a share of what the closed loop says a core carries or at the rate that was asked for."""
+    """Poisson arrivals, at a share of the closed loop's rate per core or at the given rate."""
     rate = found.get("open_requests_per_s") or OPEN["share"] * found["requests_per_gateway_cpu_s"]
     pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     cpu, began, ledger = cpu_s(pid), time.monotonic(), ledger_seconds(stack)

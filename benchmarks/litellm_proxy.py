@@ -64,7 +64,7 @@ def _upstream(gap_ms: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _proxy(program: str, directory: Path, upstream: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Its process, ready."""
+    """The proxy's process, ready."""
     config = directory / "litellm.yaml"
     config.write_text(CONFIG.format(upstream=upstream))
     argv = [program, "--config", str(config), "--port", str(PORT), "--num_workers", "1"]

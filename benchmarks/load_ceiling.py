@@ -1,9 +1,9 @@
-"""What the load tool itself can do: stream events per second of its own CPU time, and how late it sends.
+"""The limits of the load tool: stream events per second of its own CPU time, and how late it sends.
 
     python -m benchmarks.load_ceiling [--note TEXT]
 
-It drives the canned server with few streams, where nearly every event is a read of its own, and with many, where one
-read brings several. Appends rows to benchmarks/results/load_ceiling.csv.
+It drives the canned server with few streams, where nearly every event is a separate read, and with many, where one read
+returns several. Appends rows to benchmarks/results/load_ceiling.csv.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def lacks(model_dir: Path = MODEL_DIR) -> str:
-    """What this machine has not, or an empty string."""
+    """What this machine lacks; "": nothing."""
     if not {GATEWAY_CORE, OTHER_CORE} <= os.sched_getaffinity(0):
         return "two cores"
     return "" if (model_dir / "tokenizer.json").exists() else "the demo model: `make run` converts it"
@@ -52,19 +52,19 @@ def machine() -> str:
 
 
 def pin(pid: int, core: int) -> None:
-    """All threads that a process has, and so those that they will start."""
+    """Pin all threads of a process, and so the threads that they start later."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         os.sched_setaffinity(int(thread), {core})
 
 
 def cpu_s(pid: int) -> float:
-    """What a process used so far, in its code and in the kernel."""
+    """CPU seconds that a process has used, in user and kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def services_cpu_s() -> float:
-    """What PostgreSQL's and Redis' processes that live now used so far."""
+    """CPU seconds that the running processes of PostgreSQL and Redis have used."""
     found = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ def set_budgets(stack: Stack) -> None:
 
 
 def restart_engine(stack: Stack, **fake: Any) -> None:
-    """With other settings of the fake."""
+    """Restart the engine with other settings of the fake."""
     stack.kill_engine()
     stack.fake = {**stack.fake, **fake}
     stack.start_engine()

@@ -28,7 +28,7 @@ class Probes:
     e2e_s: list[float] = field(default_factory=list)
 
     async def arrive(self, per_s: float, seconds: float, max_tokens: int) -> None:
-        """By a Poisson process."""
+        """Send probes by a Poisson process."""
         draw = random.Random(1)
         async with self._client() as client, asyncio.TaskGroup() as group:
             until = time.monotonic() + seconds

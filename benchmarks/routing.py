@@ -1,4 +1,4 @@
-"""What one routing decision costs a gateway, and how much memory the index of cached pages takes.
+"""A gateway's cost of one routing decision, and the memory of the index of cached pages.
 
     python -m benchmarks.routing [--engines 1,8,64,1000] [--pages N] [--note TEXT]
 
@@ -103,7 +103,7 @@ def naming(rounds: int) -> list[float]:
 
 
 def pages_of_index(pages: int, engines: int) -> dict[str, float]:
-    """Bytes of a page in the index, and microseconds of one that is added or removed."""
+    """Bytes of a page in the index, and microseconds to add or remove a page."""
     router = EngineRouter(TIERS)
     names = [hashlib.sha256(str(n).encode()).digest()[:8] for n in range(pages * engines)]
     tracemalloc.start()

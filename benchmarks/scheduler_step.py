@@ -1,10 +1,10 @@
-"""What one step costs the host: 256 requests that decode while others wait for their places, through the real
+"""The host's cost of one step: 256 requests decode while others wait for their slots, through the real
 scheduler and loop, over a runner whose device takes no time.
 
     python -m benchmarks.scheduler_step [--sequences N] [--waiting 0,50,5000] [--steps N] [--note TEXT]
 
-While the device computes a step, the host completes the one before, publishes its ids and schedules the next: what that
-takes together must stay under the step. Times are the thread's own, so that nothing else on the machine counts: the
+While the device computes a step, the host completes the one before, publishes its ids and schedules the next step: the
+sum of these must be shorter than the step. Times are the thread's own, so that nothing else on the machine counts: the
 loop never waits here. Appends rows to benchmarks/results/scheduler_step.csv.
 """
 
@@ -96,8 +96,8 @@ class TimedScheduler(Scheduler):
 
 
 def measure(sequences: int, waiting: int, steps: int) -> dict[str, float]:
-    """Microseconds of one step's parts; `publish` is all of the loop's round but schedule and complete."""
-    new_tokens = steps + 1000  # nobody ends before all is measured
+    """Microseconds of one step's parts; `publish` is the loop's round without schedule and complete."""
+    new_tokens = steps + 1000  # no request ends before the measurement does
     contexts = [CONTEXT_MIN + (CONTEXT_MAX - CONTEXT_MIN) * i // max(1, sequences - 1) for i in range(sequences)]
     context_max = CONTEXT_MAX + new_tokens
     pages = sum(-(-(context + new_tokens) // PAGE_TOKENS) for context in contexts) + ADAPTERS + 2 * sequences
@@ -128,7 +128,7 @@ def measure(sequences: int, waiting: int, steps: int) -> dict[str, float]:
         frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])
         inbox.receive(handle % GATEWAYS, frame, time.monotonic(), 0)
 
-    for handle in range(sequences, sequences + waiting):  # the lowest tier's: they could preempt nobody
+    for handle in range(sequences, sequences + waiting):  # of the lowest tier, which can preempt no request
         prompt = [1000 + (handle * 31 + i) % 100_000 for i in range(CONTEXT_MIN)]
         who = f"req_{handle}", "epoch", "m", None, f"ns{handle % 64}", tiers[-1].name, f"share{handle % 64}"
         frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])

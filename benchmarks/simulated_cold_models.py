@@ -31,7 +31,7 @@ ONE_B = replace(
     DEVICES["h200-8b"], base_s=1.3e-3, prefill_token_s=4e-6, sequence_s=4e-6, kv_token_s=8e-9, pages=8192,
     step_tokens_max=512, prefill_tokens_min=64, sequences_max=64, weights_bytes=2_471_645_608, weights_load_s=0.066,
 )  # fmt: skip
-# Nobody is refused, whatever is predicted.
+# No request is refused, whatever wait is predicted.
 TIER = replace(next(tier for tier in SHIPPED_TIERS if tier.name == "standard"), queue_target_ms=None, queue_max=100_000)
 
 

@@ -1,4 +1,4 @@
-"""A simulated fleet: how routing keeps prefixes and adapters in place, and how routing and roster scale.
+"""A simulated fleet: how routing preserves hits of prefixes and adapters, and how routing and roster scale.
 
     python -m benchmarks.simulated_fleet [--only policies|scale] [--seconds N] [--engines 1000] [--note TEXT]
 

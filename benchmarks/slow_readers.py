@@ -1,10 +1,10 @@
-"""What 200 readers at a byte a second cost everybody else: the gateway's inter-token times without and with them.
+"""The effect of 200 readers at a byte a second on other clients: the gateway's inter-token times without and with them.
 
     python -m benchmarks.slow_readers [--note TEXT]
 
-Others are 20 streams that are read as they come. Without the slow readers as many generations run in the engine on
-behalf of nobody, so that its steps are as long and what moves is the gateway's doing. Rounds alternate and the medians
-count. Appends rows to benchmarks/results/slow_readers.csv.
+The other clients are 20 streams that are read as they arrive. In rounds without slow readers the same number of
+generations runs in the engine without readers, so that its steps are equally long and differences are due to the
+gateway. Rounds alternate and the medians count. Appends rows to benchmarks/results/slow_readers.csv.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 
 
 async def without(stack: Stack) -> dict[str, float]:
-    """READERS generations that nobody reads through the gateway."""
+    """READERS generations that no client reads through the gateway."""
     probes = Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     generations = asyncio.create_task(probes.together(READERS, READER_TOKENS))
     await asyncio.sleep(START_S)
@@ -69,7 +69,7 @@ def measure() -> dict[str, float]:
             for name, run in (("without", without), ("with", beside)):
                 for metric, value in asyncio.run(run(stack)).items():
                     found.setdefault(f"{name}_{metric}", []).append(value)
-                while stack.open_holds():  # the readers are gone; so are their generations, before the next round
+                while stack.open_holds():  # the readers are disconnected; wait for their generations
                     time.sleep(0.1)
     figures = {metric: statistics.median(values) for metric, values in found.items()}
     figures["p99_moved"] = figures["with_inter_token_p99_ms"] / figures["without_inter_token_p99_ms"] - 1

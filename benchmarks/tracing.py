@@ -1,9 +1,9 @@
-"""What a recorded trace costs the gateway: CPU-seconds of requests that are recorded and exported beside those of
-requests that are not, on one gateway and in turns.
+"""The gateway's cost of a recorded trace: CPU-seconds of requests that are recorded and exported beside requests that
+are not, on one gateway and in turns.
 
     python -m benchmarks.tracing [--requests 800] [--at-once 32] [--rounds 6] [--note TEXT]
 
-The gateway has a core of its own and follows the sampled flag of its callers; the engine, which is fake, the clients
+The gateway has a separate core and follows the sampled flag of its callers; the engine, which is fake, the clients
 and a receiver that decodes every span share the other core. A request is 200 prompt tokens in and 32 streamed out. Each
 round sends as many requests with the flag as without it, in alternating order, and checks that the receiver has the
 spans. The figures are of the cheapest round of each kind, because other processes of the machine only add to a round;
@@ -81,7 +81,7 @@ async def cpu_per_request(stack: Stack, receiver: OtlpReceiver, recorded: bool, 
 
 
 def cpu_ns(pid: int) -> int:
-    """What the threads of a process used so far, finer than the kernel's ticks."""
+    """CPU time that the threads of a process have used, finer than the kernel's ticks."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
 
 

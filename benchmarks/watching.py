@@ -1,4 +1,4 @@
-"""What one look of a watcher costs: the engine's loop, which takes the snapshot, and the gateway, which says it.
+"""The cost of one snapshot for a watcher: in the engine's loop, which takes it, and in the gateway, which sends it.
 
     python -m benchmarks.watching [--pages N] [--requests N] [--note TEXT]
 

@@ -1,4 +1,4 @@
-"""`python -m billing EXPORT_ID …`: one export job in a process of its own, so that it takes no time from a gateway's
+"""`python -m billing EXPORT_ID …`: one export job in a separate process, so that it takes no time from a gateway's
 event loop and frees its memory at its end. LANEWAY_DATABASE_URL names the database.
 
 The process ends when the job is cancelled or claimed by another gateway, and when the gateway that started it has

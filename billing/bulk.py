@@ -107,7 +107,7 @@ class Query:
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
 
     def rows(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
-        """`parameters` by name; those of `among` are lists."""
+        """`parameters` by name; the parameters of `among` are lists."""
         if connection.dialect.name != "sqlite":
             return connection.execute(self._select, dict(parameters)).all()
         given = {name: json.dumps(value) if isinstance(value, list) else value for name, value in parameters.items()}

@@ -1,7 +1,7 @@
 """Coalesces items into batches: the items submitted while one batch is in flight share the next one.
 
-It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a loop of its own, for
-the reasons in its docstring.
+It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a separate loop, for the
+reasons in its docstring.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Coalescer(Generic[Item, Answer]):
             _answer(self._backlog.popleft()[1], error)
 
     async def wait_idle(self) -> None:
-        """Until no item waits and no batch is in flight."""
+        """Wait until no item waits and no batch is in flight."""
         while self._task is not None:
             await asyncio.wait([self._task])
 

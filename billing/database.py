@@ -1,4 +1,4 @@
-"""Access to the SQL database: functions that take a connection run in threads, each in a transaction of its own.
+"""Access to the SQL database: functions that take a connection run in threads, each in a separate transaction.
 
 SQLite: WAL, one writer thread, `BEGIN IMMEDIATE`. PostgreSQL: psycopg, a bounded pool. It knows no table.
 """
@@ -111,12 +111,12 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_sync, function)
 
     async def report(self, function: Callable[[sa.Connection], T]) -> T:
-        """`read` for long queries, in threads of its own."""
+        """`read` for long queries, in separate threads."""
         return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
 
     async def write_in_background(self, function: Callable[[sa.Connection], T]) -> T:
-        """`write` for long writes without a waiting request, in a thread of its own beside the ledger's. SQLite
-        has one writer at a time, so there the ledger waits for it, and it must be short."""
+        """`write` for long writes without a waiting request, in a thread separate from the ledger's. SQLite has one
+        writer at a time, so on SQLite the ledger waits for this write, which must be short."""
         return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)
 
     async def maintain(self, function: Callable[[sa.Connection], T]) -> T:

@@ -9,8 +9,8 @@ Arguments = ParamSpec("Arguments")
 
 
 class BillingRefused(Exception):
-    """Base of all refusals. `param` names the argument at fault, if there is one. `others`: further refusals of the
-    same write, of other arguments."""
+    """Base of all refusals. `param` names the argument at fault, if an argument is at fault. `others`: further refusals
+    of the same write, of other arguments."""
 
     others: tuple[BillingRefused, ...] = ()
 

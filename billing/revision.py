@@ -1,8 +1,8 @@
 """The revision, a number that every administrative write raises, and a log of the rows that each write concerns.
 
-A gateway compares the number with the last one it read, and drops the part of its caches that the log names. The number
-moves in the transaction that makes the change, so neither is visible without the other. The log keeps the last
-LOG_ROWS_MAX writes. A number without its row (a write by a process of an older version, or a pruned row) concerns
+A gateway compares the number with the last number that it read, and drops the part of its caches that the log names.
+The number changes in the transaction that makes the change, so neither is visible without the other. The log has the
+last LOG_ROWS_MAX writes. A number without its row (a write by a process of an older version, or a pruned row) concerns
 everything."""
 
 from __future__ import annotations

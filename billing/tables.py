@@ -1,4 +1,4 @@
-"""Billing's tables, and the metadata of all of Laneway's tables. Knows nothing of the code that writes them.
+"""Billing's tables, and the metadata of all of Laneway's tables. This module does not know the code that writes them.
 
 Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
 Triggers in the migrations refuse changes to rows of the tables in APPEND_ONLY.
@@ -451,7 +451,7 @@ billing_periods = sa.Table(
     # this period. Null while the previous period is open.
     sa.Column("late_after", sa.BigInteger),
     sa.Column("closed_sequence", sa.BigInteger),  # usage up to here was counted when it was closed
-    sa.Column("sequence_min", sa.BigInteger),  # of the period's rows when it was closed; null: it has none
+    sa.Column("sequence_min", sa.BigInteger),  # of the period's rows when it was closed; null: no rows
     sa.Column("sequence_max", sa.BigInteger),
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("closed_by", sa.String(128)),
@@ -462,8 +462,8 @@ billing_periods = sa.Table(
     sa.UniqueConstraint("tenant_id", "month"),
 )
 
-# Amounts owed beside usage, of a request or free. A correction has entries of its own (transaction_id = id), and is in
-# the period that it corrects, or in the current one if that is closed.
+# Amounts owed beside usage, of a request or free. A correction has separate entries (transaction_id = id). It belongs
+# to the period that it corrects, or to the current period if that period is closed.
 corrections = sa.Table(
     "corrections",
     metadata,
@@ -508,7 +508,7 @@ invoices = sa.Table(
     sa.CheckConstraint("total_picos = usage_picos + correction_picos", name="total_picos"),
 )
 
-# Usage by model or adapter, tier, meter and price; and each correction on a line of its own.
+# Usage by model or adapter, tier, meter and price; and each correction on a separate line.
 invoice_lines = sa.Table(
     "invoice_lines",
     metadata,
@@ -633,7 +633,7 @@ reconciliations = sa.Table(
     sa.Column("engine_gap", sa.BigInteger),
     sa.Column("engines", sa.Text),
     sa.Column("engine_bounds", sa.Text),
-    sa.Column("engine_books", sa.Text),  # what was found for each engine process (engine_books.py), as JSON
+    sa.Column("engine_books", sa.Text),  # findings for each engine process (engine_books.py), as JSON
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
@@ -645,7 +645,7 @@ engine_readings = sa.Table(
     metadata,
     sa.Column("epoch", sa.String(64), primary_key=True),
     sa.Column("made_tokens", sa.BigInteger, nullable=False),  # without the overrun
-    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # with those that were reclaimed later
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # including tokens that were reclaimed later
     sa.Column("reclaimed_tokens", sa.BigInteger, nullable=False),
     sa.Column("settled_before", sa.BigInteger, nullable=False),
     sa.Column("settled_after", sa.BigInteger, nullable=False),

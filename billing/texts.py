@@ -1,7 +1,7 @@
 """Checks texts of API callers that people later read in a terminal, a spreadsheet or a log.
 
 A control character, a line end or a direction mark in a name could forge a row of a table, or control a terminal.
-This module does not know what a text is the name of.
+This module does not know which object a text names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`python -m engine --socket PATH --config FILE.json [--fake]`: one engine process, from start to clean stop.
 
-With `--listen HOST:PORT` it serves gateways of other hosts too, over mutual TLS. Progress goes to stderr as JSON lines;
-one {"event":"ready",…} line to stdout. It ends on SIGTERM or SIGINT, and when the process that started it is gone. With
---fake it must never load a tensor library.
+With `--listen HOST:PORT` it serves gateways of other hosts too, over mutual TLS. It writes its progress to stderr as
+JSON lines, and one {"event":"ready",…} line to stdout. It ends on SIGTERM or SIGINT, and when its parent process has
+ended. With --fake it must never load a tensor library.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from engine.step import Runner
 from engine.text.grammars import GrammarTokenizer
 
 # From a signal to the exit of the process, whatever the loop is doing. The kernel's work after the exit (unpinning host
-# memory, destroying the device's context) comes on top: gateway.host.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
+# memory, destroying the device's context) is not included: gateway.host.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
 STOP_S_MAX = 1.5
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 LEASE_S = 5.0
@@ -77,8 +77,8 @@ class Stopper:
         self._once = threading.Lock()
 
     def listen(self) -> None:
-        """Wait for the stop signals on a thread of its own: a handler would wait for the step to end. The signals are
-        blocked here, and so in every thread that comes later."""
+        """Wait for the stop signals on a separate thread: a handler would wait for the step to end. The signals are
+        blocked here, and so in every thread that is started later."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="engine-signals", daemon=True).start()
 
@@ -111,7 +111,7 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
         except ValueError as error:
             raise EngineConfigError(str(error)) from error
     # Read once, when torch loads: a thread that waits for another must sleep, not spin. On a small machine the gateway
-    # wants the same cores, and spinning made steps several times as long (docs/LOG.md).
+    # needs the same cores, and spinning made steps several times as long (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Only here is torch loaded.
     from engine.models.config import ModelRefused
@@ -147,7 +147,7 @@ def serve(
     streams_max: int = STREAMS_MAX,
     fetcher: ContentFetcher | None = None,
 ) -> None:
-    """Until the stopper says so. Raises SocketInUse, EngineConfigError."""
+    """Serve until the stopper ends it. Raises SocketInUse, EngineConfigError."""
     config = configured
     tiers = [tier.name for tier in config.tiers]
     note_refused(runner)
@@ -221,7 +221,7 @@ def build_fetcher(arguments: argparse.Namespace, config: EngineConfig) -> Conten
 
 
 def installed_version() -> str:
-    """Of the package; "" where its code runs without being installed."""
+    """The version of the package; "" if its code runs without being installed."""
     try:
         return importlib.metadata.version("laneway")
     except importlib.metadata.PackageNotFoundError:
@@ -229,7 +229,8 @@ def installed_version() -> str:
 
 
 def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
-    """Before the first request: reading one holds the GIL for about a second, while no step can be taken."""
+    """Read tokenizers before the first request: reading one holds the GIL for about a second, which would block
+    steps."""
     for model in config.models:
         info = runner.models.get(model.name)
         if info is not None and model.path and (Path(model.path) / "tokenizer.json").exists():
@@ -276,9 +277,9 @@ def check_speed(
     config: EngineConfig, runner: ServedRunner, *, raise_targets: bool = False
 ) -> tuple[EngineConfig, list[str]]:
     """Measure the shortest step of the resident models. Returns the configuration to serve with, and a sentence for
-    each target below that step, which is logged as a warning: the machine may be busy now, and keep the target later.
-    With `raise_targets` those targets are raised to what can be kept; without it, raises EngineConfigError when a
-    target is so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
+    each target below that step, which is logged as a warning: the machine may be busy now, and meet the target later.
+    With `raise_targets` these targets are raised to values that the machine meets; without it, raises EngineConfigError
+    when a target is so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
     enough_s = shortest_target_s(config.tiers)
     resident = {name: info for name, info in runner.models.items() if runner.weights.weights_location(name) == "device"}
     if not resident:
@@ -302,7 +303,7 @@ def check_speed(
 
 
 def raised_targets(configured: tuple[Tier, ...], tiers: tuple[Tier, ...]) -> dict[str, RaisedTargets]:
-    """By name, the targets of `tiers` that are not as configured."""
+    """The targets of `tiers` that differ from the configured ones, by name."""
     return {
         tier.name: RaisedTargets(tier.inter_token_ms, tier.ttft_base_ms, tier.queue_target_ms)
         for tier, before in zip(tiers, configured, strict=True)
@@ -338,8 +339,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for what cannot be served."""
-    parent = os.getppid()  # asked for first: it may die while the models load
+    """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for a configuration that cannot be
+    served."""
+    parent = os.getppid()  # read first: the parent may die while the models load
     arguments = parse_arguments(argv)
     log.configure()
     stopper = Stopper()
@@ -375,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """For argparse: its message has the reason."""
+    """A type for argparse, whose error has the reason."""
     try:
         return parse_host_port(text)
     except ValueError as error:

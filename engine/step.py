@@ -66,7 +66,7 @@ class Sequence:
     weight: float = 1.0  # of `share`
     recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by causing tier; not in device_s
     swapped_tokens: int = 0  # tokens whose KV was copied back from host memory
-    resumed: int = 0  # of `output_ids`, those that another engine made
+    resumed: int = 0  # number of `output_ids` that another engine made
     attempt: int = 0  # number of this Submit of the text
 
     def made_here(self) -> int:
@@ -137,7 +137,7 @@ class Masks:
 class StepResult:
     """`ids[i]`: the id drawn for `step.chunks[i]`, or None if the chunk does not sample. `errors` (chunk index →
     message): chunks that failed alone; their requests end with reason "error", the others continue. `logprobs` (by
-    chunk index): of chunks that drew an id and whose request wants them, from the unchanged logits. `skipped`:
+    chunk index): of chunks that drew an id and whose request has logprobs, from the unchanged logits. `skipped`:
     `Masks.skip`; these chunks drew no id, and their last token is computed again in a later step. `prompts` (by chunk
     index): of chunks with reported tokens, the log probabilities of the tokens that follow them."""
 
@@ -260,7 +260,7 @@ class AdapterTable(Protocol):
         ...
 
     def evict_adapter(self, digest: str) -> list[int]:
-        """Evict it from the arena; return the pages that are empty now. It stays registered."""
+        """Evict it from the arena; return the pages that are empty now. It remains registered."""
         ...
 
 
@@ -308,7 +308,7 @@ class WeightsTable(Protocol):
         ...
 
     def evict_weights(self, model: str) -> None:
-        """Evict it from the device, or cancel its load. It stays registered."""
+        """Evict it from the device, or cancel its load. It remains registered."""
         ...
 
     def poll_weights(self) -> Iterable[WeightsMove]:
@@ -395,7 +395,7 @@ class Runner(Protocol):
 
     @property
     def page_waste(self) -> Mapping[str, int]:
-        """By model: bytes of a page that are too few for one more token. For snapshots."""
+        """Bytes of a page that are too few for one more token, by model. For snapshots."""
         ...
 
     @property

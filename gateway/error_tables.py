@@ -36,8 +36,8 @@ request_errors = sa.Table(
     sa.Index("ix_request_errors_key_id_at", "key_id", "at"),
 )
 
-# All requests of known keys that got an error, also those without a row above, by UTC quarter-hour. Each gateway has
-# rows of its own, written as a whole.
+# All requests of known keys that got an error, also those without a row above, by UTC quarter-hour. Each gateway writes
+# only its own rows, each as a whole.
 request_error_counts = sa.Table(
     "request_error_counts",
     metadata,

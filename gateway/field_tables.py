@@ -197,7 +197,7 @@ def _remark(endpoint: EndpointFields, path: str) -> str:
 
 
 def _merge(row: FieldRow, other: FieldRow) -> FieldRow:
-    """One row of a field that several structs have; each may have values of its own. `required`: by each of them."""
+    """One row of a field that several structs have; each may have different values. `required`: by each of them."""
     parts, others = row.values.split("; "), other.values.split("; ")
     first = parts[0] if others[0] in parts[0] else f"{parts[0]} or {others[0]}"
     values = "; ".join(dict.fromkeys([first, *parts[1:], *others[1:]]))

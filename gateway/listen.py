@@ -1,6 +1,6 @@
 """Serves a gateway process: uvicorn over bounded connections, settings of the garbage collector, and a stop that loses
-no request: the gateway lingers, stops listening, lets requests end, and settles what is left before it closes their
-connections (`gateway.host.stop_state` has the times).
+no request: the gateway lingers, stops listening, lets requests end, and settles the remaining requests before it closes
+their connections (`gateway.host.stop_state` has the times).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IDLE_CONNECTION_S = 75
 # Threshold of the collector's youngest generation. Python's default of 700 objects makes it run hundreds of times a
 # second here.
 YOUNG_OBJECTS_MAX = 20_000
-FINISH_CHECK_S = 0.05  # between two looks at the requests that are left
+FINISH_CHECK_S = 0.05  # between two polls of the remaining requests
 
 
 class GatewayServer(uvicorn.Server):
@@ -98,8 +98,8 @@ class GatewayServer(uvicorn.Server):
         await drain
 
     async def _finish_requests(self) -> None:
-        """Serve the open connections until none is left and no request runs, or until what is left is cut. After
-        `laneway drain` also wait for the signal that ends the process."""
+        """Serve the open connections until all are closed and no request runs, or until the remaining ones are cut.
+        After `laneway drain` also wait for the signal that ends the process."""
         self._services.live.close()
         closed_at = time.monotonic()
         for connection in list(self.server_state.connections):

@@ -1,4 +1,4 @@
-"""The gateway's own metrics, `laneway_*`, in a registry of their own.
+"""The gateway's metrics, `laneway_*`, in a separate registry.
 
 Label values come from small known sets. Tenants and keys are never labels: the database has the figures of each.
 """
@@ -69,7 +69,7 @@ class Metrics:
         )
 
     def _build_tokens_and_ledger(self, registry: CollectorRegistry) -> None:
-        """Tokens, and what the database and the journal take."""
+        """Metrics of tokens, of the database and of the journal."""
         self.tokens = Counter(
             "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
         )
@@ -160,7 +160,7 @@ class Metrics:
         self.traces_waiting = Gauge("laneway_traces_waiting", "Requests whose spans wait for export", registry=registry)
 
     def _build_process(self, registry: CollectorRegistry) -> None:
-        """Whether this process can serve, and what it depends on: gauges.py sets all of them."""
+        """Whether this process can serve, and the state of its dependencies: gauges.py sets all of them."""
         self.problems = Gauge(
             "laneway_problem", "1 while this part keeps the process from serving, as /health/ready says", ["part"],
             registry=registry,

@@ -109,7 +109,7 @@ class Services:
     """The parts of one gateway process, built before the event loop runs. `running()` starts and stops them.
 
     Each part is built after the parts that it uses, so a part may be handed on as soon as it is assigned. Callbacks of
-    this class run only in the event loop, when all parts exist."""
+    this class run only in the event loop, after all parts exist."""
 
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
@@ -153,7 +153,7 @@ class Services:
     def _build_ledger(self) -> None:
         """Holds, settlements and the lease that they depend on."""
         lease = self.config.lease
-        # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
+        # An ending that the database does not accept at once is written to the journal, so the ledger does not retry.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s)
         self.settler = _settler(self.config, self.ledger, self.gateway_id)
         self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)
@@ -191,7 +191,8 @@ class Services:
         )
 
     def _build_engine(self, engine: Engine | None) -> None:
-        """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
+        """The fleet of engines, and the tasks that keep their models and adapters up to date. `engine`: its only
+        member."""
         registry, models = self.registry, self.models
         catalog = Catalog(
             self.store,
@@ -209,7 +210,7 @@ class Services:
         self.engine.on_models = self._on_models
 
     def _build_generation(self) -> None:
-        """What plans, runs and replays requests."""
+        """Build the parts that plan, run and replay requests."""
         config, database, watch, models = self.config, self.database, self.watch, self.models
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         text_keys = TextKeys(self.secrets)
@@ -426,7 +427,8 @@ class Services:
             await self._update_engine_once()
 
     async def _update_engine_once(self) -> None:
-        """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
+        """One round of the engine's updates. An adapter is loaded after its model: a model that becomes ready causes
+        another round."""
         if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
         self.engine.follow_models()
@@ -471,7 +473,7 @@ class Services:
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
                 await self.request_errors.flush()
-                if not self.settler.bytes_used:  # otherwise the holds stay until the next start settles the journal
+                if not self.settler.bytes_used:  # otherwise the holds remain until the next start settles the journal
                     await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})

@@ -92,7 +92,7 @@ people = sa.Table(
 sa.Index("uq_people_issuer_subject", people.c.issuer, people.c.subject, unique=True)
 sa.Index("ix_people_tenant_id", people.c.tenant_id)
 
-# Sessions of people, apart from those of keys: the version before knows only these.
+# Sessions of people, in another table than sessions of keys: the version before knows only the latter.
 person_sessions = sa.Table(
     "person_sessions",
     metadata,
@@ -255,7 +255,7 @@ conversation_items = sa.Table(
     sa.Column(
         "position", sa.BigInteger, primary_key=True, autoincrement=False
     ),  # given once, with gaps after deletions
-    sa.Column("id", sa.String(128), nullable=False),  # unique in the conversation: clients bring ids of their own
+    sa.Column("id", sa.String(128), nullable=False),  # unique in the conversation: clients may choose ids
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("item", sa.LargeBinary, nullable=False),

@@ -1,6 +1,6 @@
 """Changes of a row's logits before its draw, on the device: biases, penalties for earlier ids, and a mask of ids.
 
-What an id's logit becomes follows from tables on the device alone, so nothing is copied: the draw's kernels apply the
+The changed logit of an id follows from tables on the device alone, so no data is copied: the draw's kernels apply the
 changes to each logit as they read it, in float32. Same numbers and order as `engine/compute/penalties.py`.
 """
 
@@ -27,7 +27,7 @@ IN_PROMPT = -0x8000
 
 
 class Changes(NamedTuple):
-    """The changes of each row of a launch, contiguous. A slot is one sequence's."""
+    """The changes of each row of a launch, contiguous. A slot belongs to one sequence."""
 
     slots: torch.Tensor  # int32 [rows]: the row's slot; −1: neither biases nor penalties
     mask_rows: torch.Tensor  # int32 [rows]: the row's index in `words`; −1: all ids are allowed
@@ -82,7 +82,7 @@ def changed(x, ids, within, change):
 
 @triton.jit
 def _bias(ids, within, count, settings, numbers):
-    """The bias of each id, 0 if it has none: a binary search among the `count` biases, at least one."""
+    """The bias of each id, 0 for an id without a bias: a binary search among the `count` biases, at least one."""
     width = 1
     while width * 2 <= count:
         width *= 2

@@ -74,9 +74,9 @@ def allocate_decode_plan(
     programs: int | None = None,
     tuning: DecodeTuning = TUNING,
 ) -> DecodePlan:
-    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default what the device
-    holds at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132 multiprocessors take 9
-    MB."""
+    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default as many as the
+    device can run at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132
+    multiprocessors take 9 MB."""
     assert capacity > 0
     assert heads % kv_heads == 0
     if programs is None:
@@ -172,7 +172,7 @@ def _attend_item(
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_KEYS)
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
-        # A tile ahead: K and V then wait for no other load, and all stages of the pipeline are theirs.
+        # A tile ahead: K and V then wait for no other load, and use all stages of the pipeline.
         page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
@@ -216,7 +216,7 @@ def _attend_fp8_item(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_item` of K and V in fp8, for the queries at `q`; `scales` are those of the head's keys.
+    """`_attend_item` of K and V in fp8, for the queries at `q`; `scales` are the scales of the head's keys.
 
     The scores are multiplied by K's scales. V's scale is part of its key's weight: the running maximum is that of
     weight · scale, so that p · scale, which is rounded for the product with V, is at most 1 and as exact as p is
@@ -353,7 +353,7 @@ def _decode_kernel(
             at = (item * KV_HEADS + head) * GROUP
             tl.store(partials + at.to(tl.int64) * HEAD_DIM + offset, summed, mask=mine)
             tl.store(weights + at + in_group, highest + tl.log2(total), mask=in_group < GROUP)
-            tl.debug_barrier()  # every thread has written before one of them says so
+            tl.debug_barrier()  # every thread has written before one of them signals it
             arrived = arrivals + tl.load(items + item * RECORD + 4) * KV_HEADS + head
             if tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == count - 1:
                 tl.store(arrived, 0)  # for the next layer

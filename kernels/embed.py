@@ -45,7 +45,7 @@ def _embed_kernel(
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = columns < hidden
     chosen = _chosen_id(ids_ptr, source_ptr, previous_ptr, row, row >= 0)
-    # A row that failed drew -1: what it computes is thrown away, but it must read memory that is the model's.
+    # A row that failed drew -1: its result is discarded, but it must read memory of the model.
     chosen = tl.minimum(tl.maximum(chosen, 0), vocab - 1)
     embedded = tl.load(embedding_ptr + chosen * embedding_stride + columns, mask=within)
     tl.store(out_ptr + row.to(tl.int64) * out_stride + columns, embedded, mask=within)
@@ -54,8 +54,8 @@ def _embed_kernel(
 def gather_ids(ids: torch.Tensor, source: torch.Tensor, previous: torch.Tensor, out: torch.Tensor) -> None:
     """out[r] = previous[source[r]] where `source[r]` ≥ 0, else ids[r].
 
-    `ids`, `source`, `out` [rows]; `previous` [any number]; each int32 or int64, contiguous. -1 among `previous` comes
-    out as -1."""
+    `ids`, `source`, `out` [rows]; `previous` [any number]; each int32 or int64, contiguous. A -1 among `previous`
+    remains -1."""
     _check_ids(ids, source, previous)
     assert out.shape == ids.shape
     if ids.numel():

@@ -13,8 +13,8 @@ import triton.language as tl
 from kernels.changes import changed
 from kernels.race import exponentials, winner_of
 
-# Rows with filters gather the likeliest ids first: those of this many spans, then those of SPANS_MANY; a row that needs
-# more candidates than there is room for looks at all its ids again and again.
+# Rows with filters gather the likeliest ids first: the ids of this many spans, then of SPANS_MANY; a row that needs
+# more candidates than fit reads all its ids repeatedly.
 SPANS_FEW = tl.constexpr(256)
 # Ids as many powers of two below the likeliest never win: a time is at least 2⁻⁵³, the likeliest's at most 37.
 HOPELESS = tl.constexpr(60.0)
@@ -30,7 +30,7 @@ def ordered(x, SHIFT: tl.constexpr):
 
 @triton.jit
 def _weight(key, largest, scale, SHIFT: tl.constexpr):
-    """The weight of what is ordered as `key`."""
+    """The weight of an id whose sort key is `key`."""
     key = key.to(tl.int32)
     bits = (key << SHIFT) | ((key >> 31) & ((1 << SHIFT) - 1))
     x = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
@@ -78,7 +78,7 @@ def _search(
     SHIFT: tl.constexpr,
 ):
     """The largest key within [low, high) from which on there are `wanted` values, or weights that sum to as much; `low`
-    if there is none."""
+    if no such key exists."""
     while high - low > 1:
         middle = (low + high) >> 1
         number, total = _measure(values_ptr, count, middle, largest, scale, min_p, change, BLOCK, SHIFT)
@@ -111,7 +111,7 @@ def _draw(
     """The id that wins among the values that are, in order, at least `low`, after min-p, top-k and top-p; `total` is
     the sum of the weights that min-p leaves.
 
-    What stays is all above a cut, and of those equal to it the first few."""
+    All ids above a cut remain, and of the ids equal to it the first few."""
     high = ordered(largest, SHIFT).to(tl.int64) + 1
     cut = low
     equals = count
@@ -186,7 +186,7 @@ def _gather(
     reached = (peaks >= threshold.to(tl.int32)).to(tl.int32)
     tl.store(spans_ptr + tl.cumsum(reached) - reached, tl.arange(0, PEAKS), mask=reached != 0)
     slots = tl.sum(reached) * SPAN
-    tl.debug_barrier()  # other threads of this program read what was written
+    tl.debug_barrier()  # other threads of this program read the written values
     found = 0
     for start in range(0, slots, BLOCK):
         slot = start + tl.arange(0, BLOCK)
@@ -242,7 +242,7 @@ def draw_filtered(
         _, mass = _measure(
             values_ptr, tl.minimum(number, BLOCK), threshold, largest, scale, min_p, None, BLOCK, SHIFT
         )  # fmt: skip
-        # All that min-p leaves is there; or top-k's; or top-p's, whose sum is known if min-p takes nothing away.
+        # All ids that min-p leaves are gathered; or top-k's; or top-p's, whose sum is known if min-p removes no id.
         complete = (threshold <= bottom) | (_weight(threshold, largest, scale, SHIFT) <= min_p)
         enough = tl.where(top_k > 0, number >= top_k, (min_p == 0.0) & (top_p < 1.0) & (mass >= top_p * total))
         if (number <= BLOCK) & (complete | enough):

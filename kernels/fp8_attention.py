@@ -1,4 +1,4 @@
-"""What the attention kernels share for K and V in fp8: where scales lie, and how fp8 numbers are multiplied."""
+"""Shared by the attention kernels for K and V in fp8: the positions of scales, and how fp8 numbers are multiplied."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
 def find_runs(
     kv: torch.Tensor, layer: int, tokens_per_page: int, kv_heads: int, head_dim: int
 ) -> tuple[int, torch.Tensor | None, int, int]:
-    """Of an arena in which K and V are written: the element of a page at which the layer's run starts, the arena as
-    scales float16, elements of a page of these, and the element at which the layer's scales start. No scales: None, 0,
-    0. `kv` [pages, page_bytes] uint8 holds fp8, of any other dtype the numbers themselves."""
+    """The positions in an arena in which K and V are written: the element of a page at which the layer's run starts,
+    the arena as scales float16, elements of a page of these, and the element at which the layer's scales start. No
+    scales: None, 0, 0. `kv` [pages, page_bytes] uint8 holds fp8, of any other dtype the numbers themselves."""
     if kv.dtype != torch.uint8:
         run = tokens_per_page * 2 * kv_heads * head_dim
         assert (layer + 1) * run <= kv.shape[1], "the page does not hold this layer"
@@ -31,7 +31,7 @@ def find_runs(
 
 @triton.jit
 def query_exponents(queries):
-    """By row, the exponent [rows] of the largest of queries [rows, dim] float32: a division by 2^exponent brings the
+    """The exponent [rows], by row, of the largest of queries [rows, dim] float32: a division by 2^exponent scales the
     row's maximum into [1, 2). 0 for a row of zeros."""
     largest = tl.max(tl.abs(queries), 1)
     exponent = tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0)))

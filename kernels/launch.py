@@ -13,15 +13,17 @@ import triton.language as tl
 
 @triton.jit
 def await_previous(PDL: tl.constexpr):
-    """Nothing that an earlier kernel wrote may be read before this, and nothing written: with programmatic dependent
-    launch a kernel starts while the one before it still runs. What that one left alone, weights say, may be."""
+    """Memory that an earlier kernel wrote may not be read before this call, and no memory may be written: with
+    programmatic dependent launch a kernel starts while the kernel before it still runs. Memory that the earlier kernel
+    did not write, such as weights, may be read."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def let_next_start(PDL: tl.constexpr):
-    """The next kernel may be launched from here on: until it awaits this one's end, it only takes up room."""
+    """The next kernel may be launched from here on: until it waits for the end of this kernel, it only occupies
+    space."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 

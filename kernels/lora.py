@@ -1,8 +1,8 @@
-"""y[rows of a] += scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ for the rows of many adapters, each of its own rank, in one
+"""y[rows of a] += scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ for the rows of many adapters of different ranks, in one
 launch: programs draw tickets, first for parts of the shrink (h = x · Aᵀ), then of the expand (y from h and B).
 
-The grid is fixed and the work is data, so that one captured graph serves any mix; however few programs the device has
-room for, those do all of it. It knows tiles and rows, no adapters.
+The grid is fixed and the work is data, so that one captured graph serves any mix; the programs that the device can run
+at once share all of the work. It knows tiles and rows, no adapters.
 """
 
 # Triton's language has no Python types.
@@ -127,7 +127,7 @@ def _walk(
     h, b_rows, b_live, y, y_live, scale, begin, stop, width,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """y[:, begin ≤ column < stop] = (ADD: +=) scale · h · B: h stays, and B streams."""
+    """y[:, begin ≤ column < stop] = (ADD: +=) scale · h · B: h remains in registers, and B is streamed."""
     for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
         at = (first + tl.arange(0, BLOCK))[None, :]
         b_mask = b_live[:, None]
@@ -144,7 +144,7 @@ def _walk(
 
 @triton.jit
 def _prefetch(pointers, count):
-    """Bring `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
+    """Prefetch `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
         "=r,l,r", [pointers, count],
@@ -309,8 +309,9 @@ def _lora_kernel(
     segments = tl.load(header)
     pieces = tl.load(header + 1)
     programs = tl.num_programs(0)
-    # Parts of the inner size of a piece, and how many blocks of columns an expand unit has: from the work at hand, so
-    # that there are about as many units as wanted. Segments of several tiles take longer, and are cut smaller.
+    # Parts of the inner size of a piece, and how many blocks of columns an expand unit has: computed from the step's
+    # work, so that the number of units is about the wanted one. Segments of several tiles take longer, and are cut
+    # smaller.
     splits = tl.minimum(tl.cdiv(programs * SHRINK_QUARTERS // 4, tl.maximum(pieces, 1)), SPLITS_MAX)
     splits = tl.minimum(splits, tl.cdiv(in_features, BLOCK_K))
     shrinks = pieces * splits

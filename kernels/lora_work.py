@@ -39,11 +39,11 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Where each adapter's tiles lie. All at fixed addresses, on one device.
+    """The positions of each adapter's tiles. All at fixed addresses, on one device.
 
     `arena` [elements] in the weights' dtype, its storage aligned to 64 bytes.
     `entries` int64 [rows, layers, modules, 1 + tiles_max]: the first number of a module is its rank (low half) and its
-    scale (high half, the bits of a float32), then come its tiles in units of 64 bytes of the arena. A tile holds A
+    scale (high half, the bits of a float32), then its tiles in units of 64 bytes of the arena. A tile holds A
     [rank rows, in], then Bᵀ [rank rows, out]. Rank 0: the adapter lacks the module.
     """
 
@@ -91,7 +91,7 @@ class LoraWork:
 
     `header` int32 [4], `segments` int32 [capacity, 4], `pieces` int32 [capacity, 4]. How many are live is data, so
     that one captured graph serves any mix. A segment is at most `block_rows` rows of one adapter, which the expand
-    takes at once; a piece is one tile's share of a segment, for the shrink.
+    processes at once; a piece is one tile's share of a segment, for the shrink.
     """
 
     header: torch.Tensor
@@ -109,7 +109,8 @@ class WorkLayout(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, ranges: int, tiles_max: int, block_rows: int) -> WorkLayout:
-        """For steps of at most `rows` rows in at most `ranges` ranges, of adapters of at most `tiles_max` tiles."""
+        """The layout for steps of at most `rows` rows in at most `ranges` ranges, of adapters of at most `tiles_max`
+        tiles."""
         segments = min(rows, ranges + rows // block_rows)
         return cls(segments, segments * tiles_max, block_rows)
 
@@ -127,7 +128,8 @@ class WorkLayout(NamedTuple):
         return LoraWork(parts[0], parts[1].view(-1, FIELDS), parts[2].view(-1, FIELDS), self.block_rows)
 
     def plan(self, ranges: list[Range], out: npt.NDArray[np.int32]) -> None:
-        """Write a step's work into `out` int32 [size]. No row is in two ranges. What is not live is left as it was."""
+        """Write a step's work into `out` int32 [size]. No row is in two ranges. Entries beyond the live ones are left
+        unchanged."""
         assert out.shape == (self.size,)
         out[:HEADER] = 0
         if not ranges:
@@ -167,7 +169,7 @@ SYNC = 32
 
 @dataclass(frozen=True, slots=True)
 class LoraScratch:
-    """What launches write between shrink and expand. All at fixed addresses, on one device; for one stream.
+    """The buffers that launches write between shrink and expand. All at fixed addresses, on one device; for one stream.
 
     `planes` float32 [splits, rows, rank rows of the stacked modules]: the shrink's partial sums, which the expand adds
     in one order, so that the same work gives the same bits. `sync` int32 [layers, modules, 32]: tickets drawn and
@@ -179,7 +181,7 @@ class LoraScratch:
 
     @classmethod
     def empty(cls, rows: int, modules_stacked: int, table: TileTable) -> LoraScratch:
-        """For steps of at most `rows` rows and stacks of at most `modules_stacked` modules."""
+        """An empty scratch for steps of at most `rows` rows and stacks of at most `modules_stacked` modules."""
         device = table.entries.device
         width = modules_stacked * table.tiles_max * TILE_RANK
         planes = torch.empty(SPLITS_MAX, rows, width, dtype=torch.float32, device=device)

@@ -21,7 +21,7 @@ ELEMENTS_PER_WARP = 256
 
 
 class OutputScales(NamedTuple):
-    """What a product of fp8 numbers lacks: y[r, n] = product[r, n] · rows[r] · columns[n].
+    """Apply the scales that a product of fp8 numbers lacks: y[r, n] = product[r, n] · rows[r] · columns[n].
 
     `rows` [rows] and `columns` [columns] float32, contiguous."""
 
@@ -111,7 +111,7 @@ def add_rms_norm(
 
     `x`, `residual`, `delta`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row;
     `adapted` [rows] int32, given exactly when `delta` is. Deltas of other rows are not read. x + delta is rounded, and
-    so is the new residual, whose rounded value is normed: bit for bit what adding the delta to x beforehand gives.
+    so is the new residual, whose rounded value is normed: bit for bit the result of adding the delta to x beforehand.
     With `scales`, x is a product of fp8 numbers: x[r] · scales.rows[r] · scales.columns replaces x[r], in float32, and
     is rounded after the delta was added.
     `quantized` [rows, hidden] receives the rounded rows of `out` in fp8."""

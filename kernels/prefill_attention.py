@@ -50,7 +50,7 @@ class PrefillPartials:
 def allocate_prefill_partials(
     kv_heads: int, head_dim: int, device: torch.device, *, programs: int | None = None
 ) -> PrefillPartials:
-    """`programs`: by default what the device holds at once. Llama-3.1-8B on 132 multiprocessors takes 23 MB."""
+    """`programs`: by default as many as the device can run at once. Llama-3.1-8B on 132 multiprocessors takes 23 MB."""
     if programs is None:
         programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
     parts, rows = parts_max(programs, kv_heads), kv_heads * BLOCK_ROWS
@@ -77,7 +77,7 @@ def _attend_keys(
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_KEYS)
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
-        # A tile ahead: K and V then wait for no other load, and all stages of the pipeline are theirs.
+        # A tile ahead: K and V then wait for no other load, and use all stages of the pipeline.
         page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         at = kv + token[:, None] + dim[None, :]
@@ -109,8 +109,8 @@ def _attend_fp8_keys(
     MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys; `factor` [rows] is what the
-    scores of `fp8_queries` lack.
+    """`_attend_keys` of K and V in fp8; `scales` are the scales of the head's keys; `factor` [rows] is the factor that
+    the scores of `fp8_queries` lack.
 
     A tile is multiplied by its scales before the products: it has fewer numbers than they have scores."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 BLOCK_ROWS = 128  # rows of a block: its queries × the query heads of one K/V head
 BLOCK_KEYS = 32  # keys of one tile
-# int32 of a block: sequence (−1: padding), first query, first key, end of its keys, its partial output, the first of
-# those of the same queries, how many these are (1: the keys are not split, there is no partial output)
+# int32 of a block: sequence (−1: padding), first query, first key, end of its keys, its partial output, the first
+# partial output of the same queries, the number of these (1: the keys are not split, there is no partial output)
 FIELDS = 7
 # A split block's parts have three quarters of it at least: more than the diagonal is wide, so that of each part every
 # query sees a key.
@@ -29,7 +29,7 @@ def parts_max(programs: int, kv_heads: int) -> int:
 
 
 def blocks_split_max(programs: int, kv_heads: int) -> int:
-    """How many blocks are split at most: those of 1.5 shares or more."""
+    """The maximum number of blocks that are split: blocks of 1.5 shares or more are."""
     return 2 * programs // (3 * kv_heads)
 
 
@@ -40,8 +40,8 @@ def prefill_blocks(
     sequence, the new included. `programs`: split the keys of a block that has much more than an even share of
     `programs` programs; 0: split none. All split blocks together have `parts_max` parts at most.
 
-    Those whose parts are to be combined come first, once each; then those with most keys, so that none of them is left
-    to the end.
+    The blocks whose parts are to be combined are first, once each; then the blocks with most keys, so that no long
+    block starts last.
     """
     queries = queries_per_block(heads, kv_heads)
     new, all_keys = np.asarray(q_lens, dtype=np.int64), np.asarray(kv_lens, dtype=np.int64)

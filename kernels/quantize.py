@@ -71,7 +71,7 @@ def row_numbers(x, scale, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _rounded_to_fp8(x):
-    """As the conversion of a GPU: to the nearest even, saturated. The interpreter's own loses carries."""
+    """Round like the conversion of a GPU: to the nearest even, saturated. The interpreter's own loses carries."""
     bits = x.to(tl.int32, bitcast=True)
     magnitude = tl.minimum(bits & 0x7FFFFFFF, 0x43E00000)  # 448
     normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)

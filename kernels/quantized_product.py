@@ -26,7 +26,7 @@ class ProductTile(NamedTuple):
     of W an iteration (powers of two; fewer where groups are smaller).
 
     `programs_per_sm`: how many programs there are at least, by splitting the inner size. `swapped`: W is the left
-    factor, as Hopper's warp-group instructions want it: then outs ≥ 64, and 4 or 8 warps. `prefetch`: each program
+    factor, as Hopper's warp-group instructions require: then outs ≥ 64, and 4 or 8 warps. `prefetch`: each program
     fetches its part of W into the second-level cache while the kernel before it runs."""
 
     rows: int
@@ -120,7 +120,7 @@ def _by_column(numbers, SWAPPED: tl.constexpr):
 
 @triton.jit
 def _prefetch(data, outs_left, stride, first, last, OUTS: tl.constexpr, STEP: tl.constexpr, THREADS: tl.constexpr):
-    """Bring columns [first, last) × STEP of OUTS rows of data into the second-level cache."""
+    """Prefetch columns [first, last) × STEP of OUTS rows of data into the second-level cache."""
     PIECES: tl.constexpr = max(THREADS // OUTS, 1)
     thread = tl.arange(0, OUTS * PIECES)
     row = thread // PIECES
@@ -141,7 +141,7 @@ def _finish(acc, partials, arrivals, splits, counter, live, ROWS: tl.constexpr, 
     place = tl.arange(0, ROWS)[:, None] * OUTS + tl.arange(0, OUTS)[None, :]
     parts = partials + counter.to(tl.int64) * splits * (ROWS * OUTS) + place
     tl.store(parts + tl.program_id(0) * (ROWS * OUTS), acc, mask=live)
-    tl.debug_barrier()  # every thread has written before one of them says so
+    tl.debug_barrier()  # every thread has written before one of them signals it
     is_last = tl.atomic_add(arrivals + counter, 1, sem="acq_rel", scope="gpu") == splits - 1
     if is_last:
         tl.store(arrivals + counter, 0)  # for the next launch
@@ -292,8 +292,8 @@ def quantized_product(
 
 
 def _splits(tiles: int, blocks: int, tile: ProductTile, scratch: ProductScratch, device: torch.device) -> int:
-    """How many parts the inner size is to have: as many as all multiprocessors run at once, as far as the scratch goes.
-    A few programs more would run when the others have ended, and take as long again."""
+    """The number of parts of the inner size: as many as all multiprocessors run at once, as far as the scratch
+    suffices. A few more programs would run after the others, and double the time."""
     wanted = _multiprocessors(device) * tile.programs_per_sm // tiles
     space = scratch.partials.numel() // (tiles * tile.rows * tile.outs) if tiles <= scratch.arrivals.numel() else 1
     return int(max(1, min(wanted, space, blocks)))

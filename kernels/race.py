@@ -24,7 +24,8 @@ def row_key(seed_ptr, choice_ptr, position_ptr, row):
 def exponentials(key, ids):
     """Exponentially distributed times of `ids`, float32 over 0: −log of a uniform number of 52 bits from SplitMix64.
 
-    Small times decide, and those are near 1's logarithm: the distance from 1 is taken before the rounding."""
+    Small times decide the race, and they are logarithms of numbers near 1: the distance from 1 is computed before the
+    rounding."""
     z = (key + 0x9E3779B97F4A7C15) + ids.to(tl.uint64) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB

@@ -1,4 +1,4 @@
-"""Every op in plain torch: what its kernel must compute, and what the CPU runs.
+"""Every op in plain torch: the expected results of its kernel, and the CPU's implementation.
 
 Tensors only: this knows neither adapters' names nor pages.
 """

@@ -1,4 +1,5 @@
-"""Attention over the paged K and V in plain torch, one sequence at a time: what the attention kernels must compute.
+"""Attention over the paged K and V in plain torch, one sequence at a time: the expected results of the attention
+kernels.
 
 Inputs are row numbers, page numbers and lengths.
 """
@@ -17,7 +18,7 @@ def gather_keys_values(
     kv: torch.Tensor, table: torch.Tensor, keys: int, *, layer: int, kv_heads: int, head_dim: int, tokens_per_page: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V [keys, kv_heads, head_dim] of one sequence in one layer. kv [pages, page elements]; `table` holds its
-    page numbers in order. Nothing beyond `keys` is looked at. Of an arena uint8 [pages, page_bytes], which holds fp8,
+    page numbers in order. Keys beyond `keys` are not read. Of an arena uint8 [pages, page_bytes], which holds fp8,
     they are float32."""
     used = table[: -(-keys // tokens_per_page)].long()
     if kv.dtype == torch.uint8:

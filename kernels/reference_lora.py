@@ -1,6 +1,6 @@
-"""The LoRA kernels' ops in plain torch, from the same table and work list: what they must compute.
+"""The LoRA kernels' ops in plain torch, from the same table and work list: the expected results.
 
-Slow and plain: it reads the work on the host. What the CPU runs is kernels.reference.
+Slow and plain: it reads the work on the host. The CPU runs kernels.reference instead.
 """
 
 from __future__ import annotations

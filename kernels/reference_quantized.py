@@ -1,6 +1,6 @@
-"""Quantised rows and quantised matrices in plain torch: what the kernels of the same names must compute.
+"""Quantised rows and quantised matrices in plain torch: the expected results of the kernels of the same names.
 
-A quantised matrix stands for W [out, in]: W[n, k] = (q[n, k] − zero[n, k // group]) · scale[n, k // group].
+A quantised matrix represents W [out, in]: W[n, k] = (q[n, k] − zero[n, k // group]) · scale[n, k // group].
 """
 
 from __future__ import annotations

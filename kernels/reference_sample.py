@@ -1,6 +1,6 @@
 """The draw of an id in plain torch, and its noise, which a CPU's sampler and the kernel have in common.
 
-What the kernel of the same name must compute. Tensors only.
+The expected result of the kernel of the same name. Tensors only.
 """
 
 from __future__ import annotations

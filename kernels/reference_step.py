@@ -1,6 +1,6 @@
 """A step's small ops in plain torch: norms, rotary, SwiGLU and embedding.
 
-What the kernels of the same names must compute; signatures and shapes are theirs. Tensors only.
+The expected results of the kernels of the same names, with the same signatures and shapes. Tensors only.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def rotary_write(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """q rotated to `q_out`, k rotated and v as it is to their page and slot of the arena, which is uint8 where they are
-    fp8."""
+    """Write q rotated to `q_out`, and k rotated and v unchanged to their page and slot of the arena, which is uint8
+    where they are fp8."""
     live = (write_pages >= 0).nonzero()[:, 0]
     head_dim = qkv.shape[1] // (heads + 2 * kv_heads)
     rows = _with_delta(qkv, delta, adapted)[live].view(-1, heads + 2 * kv_heads, head_dim)

@@ -200,8 +200,8 @@ def rotary_write(
     eps: float = 0.0,
 ) -> None:
     """Row r's q, k, v = qkv[r] + delta[r], the delta only where `adapted[r]` ≠ 0; q and k normed per head where weights
-    are given, and rotated; q goes to q_out[r], K and V to page `write_pages[r]`, slot `write_slots[r]`, layer `layer`.
-    A row whose page is -1 is padding: it writes nothing.
+    are given, and rotated; q is written to q_out[r], K and V to page `write_pages[r]`, slot `write_slots[r]`, layer
+    `layer`. A row whose page is -1 is padding: it writes nothing.
 
     `qkv`, `delta` [rows, (heads + 2 · kv_heads) · head_dim], `q_out` [rows, heads · head_dim], `kv` the arena [pages,
     page elements], norm weights [head_dim], in one dtype, contiguous within a row; `cos`, `sin` [rows, head_dim / 2]

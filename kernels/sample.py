@@ -54,7 +54,7 @@ class Draws(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What one launch leaves to the next; at fixed addresses, so that both may be captured."""
+    """Buffers that one launch leaves to the next, at fixed addresses, so that both may be captured."""
 
     maxima: torch.Tensor  # [rows, chunks] float32; NaN where the chunk holds one
     firsts: torch.Tensor  # [rows, chunks] int32, the lowest id of the maximum
@@ -62,13 +62,13 @@ class Scratch(NamedTuple):
     winners: torch.Tensor  # [rows, chunks] int32
     sums: torch.Tensor  # [rows, chunks] float32, Σ exp((x − the chunk's maximum) / temperature)
     peaks: torch.Tensor  # [rows, chunks · CHUNK / SPAN] float32, the spans' maxima
-    spans: torch.Tensor  # [rows, chunks · CHUNK / SPAN] int32, those whose ids are gathered
+    spans: torch.Tensor  # [rows, chunks · CHUNK / SPAN] int32, spans whose ids are gathered
     values: torch.Tensor  # [rows, CANDIDATES_MAX] float32
     ids: torch.Tensor  # [rows, CANDIDATES_MAX] int32
 
 
 def new_scratch(rows: int, vocab: int, device: torch.device | str) -> Scratch:
-    """For launches of at most `rows` rows of `vocab` logits."""
+    """A scratch for launches of at most `rows` rows of `vocab` logits."""
     chunks = triton.cdiv(vocab, CHUNK)
     sizes = [chunks] * 5 + [chunks * (CHUNK // SPAN)] * 2 + [CANDIDATES_MAX] * 2
     floats, ints = torch.float32, torch.int32
@@ -207,7 +207,7 @@ def _combine_kernel(
     MODE: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """One row's chunks put together. What it writes for a row with filters counts only where no id can be drawn."""
+    """Combine one row's chunks. Its result for a row with filters is used only where no id can be drawn."""
     row = tl.program_id(0).to(tl.int64)
     maxima, largest, usable = _chunk_maxima(maxima_ptr, row, chunks, CHUNKS)
     chunk = tl.arange(0, CHUNKS)
@@ -265,7 +265,7 @@ def _filter_kernel(
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
 ):
-    """One row: drawn from what its filters leave, if it has any. `SPANS`: those of a chunk."""
+    """Draw one row's id from the ids that its filters leave, if it has filters. `SPANS`: spans of a chunk."""
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
     top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
@@ -319,10 +319,10 @@ def sample(
     +∞, or −∞ everywhere).
 
     `logits` [rows, vocab] float32, float16 or bfloat16, contiguous within a row; `out` [rows] int32 or int64; `scratch`
-    of at least as many rows, as `new_scratch` makes it. min-p keeps what is at least min_p times as likely as the
-    likeliest; of these, top-k keeps the k likeliest; of these, top-p keeps the fewest whose share of their sum is at
-    least top_p; among equals at the edge the lowest ids stay. Nothing is read on the host; `mode` must cover every row.
-    `changes`: of the rows' logits, before the temperature; the ids that are drawn are then counted in their slots.
+    of at least as many rows, as `new_scratch` makes it. min-p keeps the ids that are at least min_p times as likely as
+    the likeliest; of these, top-k keeps the k likeliest; of these, top-p keeps the fewest whose share of their sum is
+    at least top_p; among equals at the edge the lowest ids remain. Nothing is read on the host; `mode` must cover every
+    row. `changes`: of the rows' logits, before the temperature; the ids that are drawn are then counted in their slots.
     """
     rows, vocab = logits.shape
     chunks = triton.cdiv(vocab, CHUNK)

@@ -1,4 +1,5 @@
-"""What attention split over the keys shares: one output from the parts' outputs, each by the weight of its keys."""
+"""Shared by the attention kernels that split over the keys: one output from the parts' outputs, each by the weight of
+its keys."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Adapters in host memory: read from their files on threads, evicted least recently used first.
 
-One thread keeps the index; others read files. It knows no devices and no pages.
+One thread owns the index; others read files. It knows no devices and no pages.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HostMemory:
         return self._slabs.bytes
 
     def get(self, digest: str) -> torch.Tensor | None:
-        """Its slab; None if it is absent or not read completely."""
+        """The adapter's slab; None if it is absent or not read completely."""
         if digest in self._reading or digest not in self._slabs:
             return None
         return self._slabs.view(digest)

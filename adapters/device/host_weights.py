@@ -29,7 +29,7 @@ from adapters.files.slab_order import (
 )
 from adapters.files.spec import AdapterSpec, BaseShape
 
-# Files read at once. A read that waits for a slow disk keeps its slot; further reads are queued.
+# Files read at once. A read that waits for a slow disk occupies its slot; further reads are queued.
 READS_MAX = 4
 # Threads of one read of a slab: several copy faster from the page cache, and keep a disk's queue full. All reads
 # together use at most three quarters of the cores.

@@ -41,7 +41,7 @@ WAIT_S = 0.0005
 @dataclass(slots=True)
 class _KnownAdapter:
     """A registered adapter and the models it is registered for. Its numbers are in a file (`source`), or in host memory
-    of their own (`slab`, see `add_host_adapter`)."""
+    that the caller allocated (`slab`, see `add_host_adapter`)."""
 
     layout: AdapterLayout
     base: BaseShape
@@ -122,7 +122,7 @@ class TilePool:
             self._bases[model] = base
 
     def remove_base(self, model: str) -> None:
-        """Forget a model, and its adapters that no other model uses. None of those is resident."""
+        """Forget a model, and its adapters that no other model uses. None of these adapters is resident."""
         with self._knowing:
             del self._bases[model]
             for digest, known in list(self._known.items()):
@@ -150,7 +150,7 @@ class TilePool:
         return base
 
     def add_host_adapter(self, digest: str, model: str, host: HostAdapter) -> None:
-        """Register an adapter whose slab is in memory of its own and is never evicted from there."""
+        """Register an adapter whose slab is in memory that the caller allocated and is never evicted from there."""
         self._know(digest, model, host.layout, None)
         self._known[digest].slab = host.slab
 
@@ -386,7 +386,7 @@ class TilePool:
         return adapter
 
     def evict_adapter(self, digest: str) -> list[int]:
-        """Evict it from the arena; return the pages that are empty now. It stays registered."""
+        """Evict it from the arena; return the pages that are empty now. It remains registered."""
         adapter = self._resident.pop(digest, None)
         if adapter is None:
             return []

@@ -40,7 +40,7 @@ class CopyLane(Protocol):
 
 
 class CudaCopyLane:
-    """A CUDA stream of its own beside the current stream."""
+    """A CUDA stream separate from the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -64,7 +64,7 @@ class AdapterRows:
             raise ValueError(f"{len(self._rows)} adapters are in the arena, and its table has rows for no more")
 
     def form(self, cuts: Sequence[TileSpan], scales: Mapping[tuple[int, str], float]) -> RowForm:
-        """For an adapter with these tiles; `scales` by (layer, module). May run on any thread."""
+        """The entries of an adapter with these tiles; `scales` by (layer, module). May run on any thread."""
         entries = np.zeros(self.table.entries.shape[1:], np.int64)
         ranks: Counter[tuple[int, str]] = Counter()
         spots = []
@@ -84,7 +84,7 @@ class AdapterRows:
         self.check_room()
         entries = self._entries(form, places)
         if self.table.entries.is_cuda:
-            entries = entries.pin_memory()  # the allocator keeps the memory until the copy is done
+            entries = entries.pin_memory()  # the allocator does not reuse the memory until the copy is done
         row = self._free.pop()
         self.table.entries[row].copy_(entries, non_blocking=True)
         self._rows[digest] = row, form.tiles

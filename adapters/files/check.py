@@ -1,4 +1,4 @@
-"""Every check of an adapter's two files, and the digest of what they mean, in one pass over the numbers.
+"""Every check of an adapter's two files, and the digest of the adapter's meaning, in one pass over the numbers.
 
 It reads in small blocks, so that memory does not grow with the file. It loads no torch, runs nothing it reads, and must
 never know about tenants or names of adapters.

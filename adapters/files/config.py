@@ -20,7 +20,7 @@ RANK_MAX = 256
 LAYERS_PATTERNS_MAX = 16
 LAYERS_PATTERN = re.compile(r"[A-Za-z0-9_]{1,64}(?:\.[A-Za-z0-9_]{1,64}){0,7}")
 
-# Keys that say how the adapter was trained or found, and leave the arithmetic of serving as it is.
+# Keys that describe the adapter's training or origin, and do not change the arithmetic of serving.
 DESCRIPTIVE = frozenset(
     {
         "auto_mapping",

@@ -30,7 +30,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, text: str) -> Facts:
-        """What `to_json` wrote."""
+        """Parse the output of `to_json`."""
         found = json.loads(text)
         return cls(**found | {name: tuple(found[name]) for name in ("targets", "warnings")})
 

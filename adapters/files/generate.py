@@ -105,7 +105,7 @@ def _shapes(base: BaseShape, recipe: Recipe) -> dict[str, tuple[int, int]]:
 
 
 def _numbers(dice: random.Random, count: int, dtype: str) -> bytes:
-    """Random bytes, each number's top one from those allowed."""
+    """Random bytes; the top byte of each number is drawn from the allowed bytes."""
     size = ITEM_BYTES[dtype]
     numbers = bytearray(dice.randbytes(count * size))
     numbers[size - 1 :: size] = bytes(numbers[size - 1 :: size]).translate(_table(TOP_BYTES[dtype]))

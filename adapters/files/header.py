@@ -1,6 +1,6 @@
 """The header of a safetensors file, checked whole before a byte of data is trusted.
 
-Python integers throughout: no arithmetic here can overflow. It must never know what the tensors mean.
+Python integers throughout: no arithmetic here can overflow. It must never know the meaning of the tensors.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _no_constant(name: str) -> None:
 
 
 def _shown(name: str) -> str:
-    """A name from the file, cut so that an error message stays one."""
+    """A name from the file, cut so that an error message remains readable."""
     return name if len(name) <= 128 else name[:128] + "…"
 
 

@@ -1,7 +1,7 @@
-"""A slab on disk, beside the file that it was made of: an adapter's numbers in the order and the dtype in which an
-engine keeps them, so that a load is a read and no arithmetic.
+"""A slab on disk, beside the file from which it was made: an adapter's numbers in the engine's order and dtype, so that
+a load is a read and no arithmetic.
 
-It is a copy that may go at any time: what is not whole, or not what it should be, is not read. It loads no torch, and
+It is a copy that may be deleted at any time: an incomplete or altered slab is not read. It loads no torch, and
 must never know about pages, devices or requests.
 """
 
@@ -33,11 +33,11 @@ from adapters.files.slab_order import (
 from adapters.files.spec import BaseShape
 
 MAGIC = b"laneway-slab\n\0\0\0"
-# So much is summed up in one number, by which what a disk, a copy or a crash did to it is found.
+# Bytes per checksum, which detects damage by a disk, a copy or a crash.
 SUMMED_BYTES = 4096
 WORD_BYTES = 8
 DIGEST_BYTES = 32
-# What comes before the numbers, which begin where a page of the page cache does.
+# The bytes before the numbers, which begin at a page boundary of the page cache.
 HEADER_BYTES = 4096
 # Read at once: large, as each time between two is a turn for the interpreter's lock.
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -48,12 +48,12 @@ Sums = npt.NDArray[np.uint64]
 
 
 class SlabUnusable(Exception):
-    """It is not what its name says. The file that it was made of is."""
+    """The slab does not match its name. The file that it was made of is."""
 
 
 def slab_key(content: str, header: bytes, cuts: Sequence[TileSpan], dtype: str) -> bytes:
-    """What a slab says that it is: of which content, by name, of which file, by the SHA-256 of its header, and where
-    its tiles lie. Another shape of the base, another order or another dtype are another key."""
+    """The identity of a slab: its content by name, its file by the SHA-256 of its header, and the positions of its
+    tiles. A different shape of the base, order or dtype gives a different key."""
     meant = [SLAB_FORMAT, content, header.hex(), dtype, SUMMED_BYTES, [list(cut) for cut in cuts]]
     return hashlib.sha256(json.dumps(meant, separators=(",", ":")).encode()).digest()
 
@@ -66,7 +66,7 @@ def make_slab(source: Path, target: Path, checked: CheckedAdapter, base: BaseSha
     size = slab_bytes(cuts)
     with (source / WEIGHTS_FILE).open("rb", buffering=0) as raw, path.open("x+b", buffering=0) as out:
         try:
-            # At once: a disk without room for it says so now.
+            # The whole size first, so that a full disk fails here.
             os.posix_fallocate(out.fileno(), 0, HEADER_BYTES + size + _sums_bytes(size))
             key = slab_key(checked.digest, read_past_header(raw, spec), cuts, dtype)
             for start, numbers in pieces(raw, spec, cuts, dtype, check=True):
@@ -138,7 +138,7 @@ class _Part:
 
 
 def _parts(descriptor: int, name: str, slab: memoryview, stopped: Callable[[], bool], threads: int) -> list[_Part]:
-    """Of equal size, but for the last, and none of it less than is worth a thread."""
+    """Split the slab into parts of equal size, except the last; a part is large enough to be worth a thread."""
     size = max(PART_BYTES_MIN, -(-len(slab) // (threads * SUMMED_BYTES)) * SUMMED_BYTES)
     return [_Part(descriptor, name, at, slab[at : at + size], stopped) for at in range(0, len(slab), size)]
 
@@ -148,7 +148,7 @@ def _sums_bytes(size: int) -> int:
 
 
 def _summed(raw: FileIO, size: int) -> Sums:
-    """Of what was written."""
+    """The digest of the written bytes."""
     sums = np.zeros(_sums_bytes(size) // WORD_BYTES, np.uint64)
     block = np.empty(WRITTEN_BLOCK_BYTES // WORD_BYTES, np.uint64)
     for start in range(0, size, block.nbytes):
@@ -159,7 +159,7 @@ def _summed(raw: FileIO, size: int) -> Sums:
 
 
 def _sum(words: Sums, sums: Sums) -> None:
-    """Of each SUMMED_BYTES, the last of which may be fewer; modulo 2⁶⁴."""
+    """Sum each block of SUMMED_BYTES modulo 2⁶⁴; the last block may be shorter."""
     each = SUMMED_BYTES // WORD_BYTES
     whole = len(words) // each
     np.add.reduce(words[: whole * each].reshape(-1, each), axis=1, out=sums[:whole])

@@ -7,5 +7,5 @@ SLAB_FORMAT = 1
 
 
 def slab_name(dtype: str) -> str:
-    """Of the file in an adapter's directory that is its slab, as an engine of that dtype lays it out."""
+    """The name of the slab file in an adapter's directory for an engine of that dtype."""
     return f"slab-{SLAB_FORMAT}.{dtype}"

@@ -62,12 +62,13 @@ class BaseShape:
 
     @classmethod
     def from_directory(cls, directory: Path) -> BaseShape:
-        """From the config.json of a model directory that was checked before. Raises OSError, ValueError."""
+        """Read from the config.json of a model directory that was checked before. Raises OSError, ValueError."""
         return cls.from_config(json.loads((directory / "config.json").read_bytes()))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BaseShape:
-        """From a Hugging Face config of a dense decoder (Llama, Mistral, Qwen2, Qwen3). KeyError when it is none."""
+        """Read from a Hugging Face config of a dense decoder (Llama, Mistral, Qwen2, Qwen3). KeyError when it is
+        none."""
         hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
         heads = int(config["num_attention_heads"])
         head = int(config.get("head_dim") or hidden // heads)
@@ -119,7 +120,7 @@ class AdapterSpec:
 
 
 def validate(config: AdapterConfig, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
-    """For a base that takes ranks up to `rank_max`. Raises AdapterRefused, naming the tensor."""
+    """Validate for a base that takes ranks up to `rank_max`. Raises AdapterRefused, naming the tensor."""
     pairs = _pairs(header, base)
     for layer, module in pairs:
         path = _path(layer, module)
@@ -180,7 +181,8 @@ def _locate(tensor: Tensor, base: BaseShape) -> tuple[int, str, str]:
 
 
 def _check_complete(config: AdapterConfig, base: BaseShape, found: Collection[Key]) -> None:
-    """Nothing that the configuration targets is missing: an adapter of fewer layers is for another base."""
+    """Check that the file has every module that the configuration targets: an adapter of fewer layers is for another
+    base."""
     names = {module for _, module in found} if config.target_modules is None else set(base.modules)
     for layer in range(base.layers):
         for module in sorted(names):

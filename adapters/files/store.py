@@ -1,8 +1,8 @@
 """Adapters on disk, named by the digest of their content: a directory of two files per digest, which appears complete,
 and beside them files that can be made of them again (`modules-1.json`, slab files).
 
-A new adapter is in a directory of its own until it is checked: `begin_incoming`, write, `sync`, then `keep_content`. No
-torch, and nothing of a file is executed. Tenants and names of adapters are unknown here.
+A new adapter is in a separate directory until it is checked: `begin_incoming`, write, `sync`, then `keep_content`. This
+module loads no torch and executes nothing from a file. It does not know tenants or names of adapters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OLD_SLABS = re.compile(rf"slab-(?!{SLAB_FORMAT}\.)[0-9]+\..*")
 
 
 class IncomingAdapter:
-    """A directory of its own for an adapter that is being stored, locked by this process. `close` deletes it, unless
+    """The directory of one adapter that is being stored, locked by this process. `close` deletes it, unless
     `keep_content` has renamed it."""
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -61,7 +61,7 @@ class IncomingAdapter:
 
     @property
     def bytes(self) -> int:
-        """Of both files."""
+        """The bytes of both files."""
         return sum((self.path / name).stat().st_size for name in FILES)
 
     def sync(self) -> None:
@@ -137,7 +137,7 @@ class AdapterStore:
             resolve_stored(self.path(digest))
 
     def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
-        """Make the slab of a resolved adapter that has none, or one of an older format; atomically. Raises
+        """Make the slab of a resolved adapter that has no slab or a slab of an older format; atomically. Raises
         AdapterRefused for content that does not match the digest, ModulesUnresolved, OSError."""
         from adapters.files.slab_file import make_slab  # which loads numpy
 
@@ -165,7 +165,7 @@ class AdapterStore:
         return self.path(digest).is_dir()
 
     def digests(self) -> set[str]:
-        """Of all stored adapters."""
+        """The digests of all stored adapters."""
         if not self.root.is_dir():
             return set()
         return {path.name for path in self.root.iterdir() if DIGEST.fullmatch(path.name)}

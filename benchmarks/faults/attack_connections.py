@@ -169,7 +169,7 @@ async def restart_s(stage: Stage) -> float:
 
 
 def stream_victim(stage: Stage) -> Victim:
-    """Overlapping streams; each gap before a token is one latency."""
+    """Run overlapping streams; each gap before a token is one latency."""
     asked, headers = body(max_tokens=STREAM_TOKENS, stream=True), stage.stack.headers("acme")
 
     async def ask(session: aiohttp.ClientSession, due: float, seen: Seen) -> None:

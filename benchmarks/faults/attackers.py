@@ -177,7 +177,7 @@ async def _flood(weapon: Flood, port: int, end: float, report: Report) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
-    """The status of a whole answer, and whether the connection stays open."""
+    """The status of a whole answer, and whether the connection remains open."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     if b"content-length" in fields:

@@ -1,4 +1,4 @@
-"""Responses in the background whose gateways were killed: what can be read of them, and what was billed."""
+"""Background responses whose gateways were killed: their readable state, and their billed tokens."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_background(stack: Stack, recorded: dict[str, sa.Row[Any]], stored: dic
         usage = response["usage"]
         if billed != (0 if usage is None else usage["output_tokens"]):
             faults.append(f"{id_} is charged {billed} tokens; its usage says {usage}")
-        # Of a response that ended with its gateway, the billed tokens are those of its text.
+        # A response that ended with its gateway is billed for the tokens of its text.
         is_cut = row is not None and row.ending == GATEWAY_DEAD and response["status"] == "failed"
         if is_cut and billed != len(tokenizer.encode(text)):
             faults.append(f"{id_} is charged {billed} tokens for {text!r}")

@@ -52,7 +52,7 @@ def old_checkout(directory: Path) -> Path | None:
 
 
 async def apply_fault(name: str, fault: Fault, run: FaultRun) -> None:
-    """What it checks and does not find is noted, and the load goes on."""
+    """Violations are recorded, and the load continues."""
     try:
         await fault(run)
     except (AssertionError, EngineNotConnected, TimeoutError) as error:

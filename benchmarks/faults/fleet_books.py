@@ -33,8 +33,8 @@ def difference_of(stage: FleetStage, report: StatusReport) -> int:
 
 
 def tokens_of(connection: sa.Connection, epoch: str) -> int:
-    """Tokens that the ledger has of one engine process: of usage rows whose last engine it was, without those of other
-    engines, and of the attempts that moved on."""
+    """Tokens that the ledger has of one engine process: the tokens of usage rows whose last engine it was, without
+    other engines' tokens, and the tokens of attempts that moved to another engine."""
     usage, attempts = tables.usage.c, tables.usage_attempts.c
     own = sa.select(sa.func.coalesce(sa.func.sum(usage.made_tokens), 0)).where(usage.engine_epoch == epoch)
     others = sa.select(sa.func.coalesce(sa.func.sum(attempts.made_tokens), 0)).where(
@@ -47,7 +47,7 @@ def tokens_of(connection: sa.Connection, epoch: str) -> int:
 
 
 def check_answers(stage: FleetStage, clients: FleetClients) -> list[str]:
-    """Every answer that a client has is billed once, and no request was billed without an answer, except those whose
+    """Every answer that a client has is billed once, and no request was billed without an answer, except requests whose
     answer broke with its gateway."""
     billed = sa.select(tables.usage.c.request_id)
     rows = Counter(stage.stack.read(lambda connection: list(connection.execute(billed).scalars())))

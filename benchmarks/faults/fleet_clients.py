@@ -54,11 +54,11 @@ def make_specs(count: int, tenants: list[str], seed: int) -> list[TextSpec]:
 
 @dataclass
 class Seen:
-    """What clients saw during one fault."""
+    """The clients' observations during one fault."""
 
     requests: int = 0
     failed: list[str] = field(default_factory=list)
-    violations: list[str] = field(default_factory=list)  # of what a fault checks itself
+    violations: list[str] = field(default_factory=list)  # found by a fault's own checks
     refused: int = 0  # by a budget that is used up
     other_text: int = 0
     broken_with_gateway: int = 0  # sent again: the gateway was killed, or had no engine and refused it
@@ -129,7 +129,7 @@ class FleetClients:
         self._tasks += [asyncio.create_task(self._spender(spender.secret)) for _ in range(SPENDERS)]
 
     async def stop_load(self) -> Seen:
-        """Every stream that has begun is read to its end."""
+        """Stop the load. Every stream that has begun is read to its end."""
         self._stopping.set()
         await asyncio.gather(*self._tasks)
         assert self._balancer is not None

@@ -1,4 +1,4 @@
-"""The faults of a fleet, each by itself: what breaks, for how long, and what has to be true once it is over."""
+"""The faults of a fleet, one at a time: the broken part, the duration, and the checks after recovery."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Fault = Callable[["FaultRun"], Awaitable[None]]
 
 @dataclass
 class FaultRun:
-    """What the faults work on."""
+    """The engines, gateways and clients of the faults."""
 
     stage: FleetStage
     clients: FleetClients
@@ -58,7 +58,7 @@ class FaultRun:
         return engine
 
     async def streams(self) -> Counter[str]:
-        """Of all gateways, by engine."""
+        """The streams of all gateways, by engine."""
         streams = Counter[str]()
         for gateway in self.stage.gateways:
             streams.update({name: view.streams for name, view in (await self.stage.views(gateway)).items()})
@@ -74,7 +74,7 @@ async def kill_engine(run: FaultRun) -> None:
 
 
 async def partition_engine(run: FaultRun) -> None:
-    """Both ends live on, and neither hears the other."""
+    """Both ends run on, and neither receives the other's packets."""
     engine = await run.engine()
     engine.namespace.set_link("engines", up=False)
     await asyncio.sleep(PARTITION_S)
@@ -92,7 +92,7 @@ async def delay_engine(run: FaultRun) -> None:
 
 
 async def silence_engine(run: FaultRun) -> None:
-    """Nothing arrives at one engine or from it, and no connection ends; later everything arrives late."""
+    """Hold all bytes to and from one engine without ending a connection; deliver them later."""
     engine = await run.relayed_with_text()
     ended = engine.ended_leases()
     run.stage.relay.hold()
@@ -164,7 +164,7 @@ async def kill_gateway(run: FaultRun) -> None:
     held = open_requests(run.stage)
     gateway.kill()
     began = time.monotonic()
-    # No text takes that long: what is still held then is the killed gateway's.
+    # No text takes this long: holds that are open then belong to the killed gateway.
     while held & open_requests(run.stage):
         assert time.monotonic() - began < FREE_S_MAX, "the holds of a killed gateway are not free"
         await asyncio.sleep(LOOK_S)
@@ -194,7 +194,7 @@ async def partition_gateway(run: FaultRun) -> None:
     await stage.all_ready()
     began = time.monotonic()
     while (after := await stage.fleet(gateway)).resumed <= before.resumed:
-        assert time.monotonic() - began < RESUME_S_MAX, "no text went on"
+        assert time.monotonic() - began < RESUME_S_MAX, "no text was resumed"
         await asyncio.sleep(LOOK_S)
     assert after.lost == before.lost, f"{after.lost - before.lost} texts were lost"
     assert seen.longest_silence_s < SILENT_S_MAX, f"a stream was silent for {seen.longest_silence_s:.1f} s"

@@ -1,6 +1,6 @@
 """Network namespaces on two bridges of this host: one between gateways and engines, one between clients and gateways.
 
-Each namespace has links of its own, and a link that is down is silent: no packet is refused, none is answered. It needs
+Each namespace has separate links, and a link that is down drops packets: no packet is refused or answered. It needs
 Linux, root and the `ip` command.
 """
 
@@ -21,7 +21,7 @@ def run_ip(*arguments: str) -> None:
 
 
 def own_address(side: Side) -> str:
-    """Of this host."""
+    """This host's address."""
     return f"{NETWORKS[side]}.0.1"
 
 
@@ -53,7 +53,7 @@ class Namespace:
         run_ip("link", "set", self._link(side), "up" if up else "down")
 
     def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """A process in the namespace; `options` are those of Popen."""
+        """A process in the namespace; `options`: of Popen."""
         return subprocess.Popen(["ip", "netns", "exec", self._name, *argv], **options)
 
     def _link(self, side: Side) -> str:

@@ -1,4 +1,4 @@
-"""Engines and gateways in network namespaces of their own, over TCP with mutual TLS: what `fleet.py` breaks. One engine
+"""Engines and gateways in separate network namespaces, over TCP with mutual TLS: the target of `fleet.py`. One engine
 is behind a relay. It needs Linux, root, the `ip` command, redis-server, and a PostgreSQL with a Unix socket here."""
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class GatewayProcess:
         return time.monotonic() >= self.unusable_until
 
     def note_down(self, seconds: float = 0.0) -> None:
-        """It is killed, or will be without an engine for `seconds`."""
+        """Note that a gateway is killed, or will have no engine for `seconds`."""
         self.unusable_until = time.monotonic() + seconds + NOTICE_S
 
     def kill(self) -> None:
@@ -234,7 +234,7 @@ class FleetStage:
                 await asyncio.sleep(LOOK_S)
 
     async def all_ready(self, gateways: list[GatewayProcess] | None = None) -> None:
-        """Every gateway can use every engine."""
+        """Whether every gateway can use every engine."""
         names = {engine.name for engine in self.engines}
         await self.until(
             lambda views: names == views.keys() and all(view.state == "ready" for view in views.values()),

@@ -53,7 +53,7 @@ BOOKS = "[billing]\nreconcile_s = 1.0\n"  # engine and ledger are compared all t
 STEP_MS = 5.0
 CUT_S_MAX = 0.6
 KILL_WAIT_S_MAX = 0.6
-ANSWER_S_MAX = 30.0  # until somebody is answered after the last kill
+ANSWER_S_MAX = 30.0  # until a request is answered after the last kill
 QUIET_S_MAX = 60.0
 BACKOFF_S, BROKEN_S = 0.05, 0.2
 BACKGROUND_SHARE = 0.25  # of the requests
@@ -66,12 +66,12 @@ class Plan:
     seed: int = 1
     workers: int = 3
     clients: int = 24
-    cuts: float = 0.2  # the share of kills before which the database goes away for a moment
+    cuts: float = 0.2  # the share of kills before which the database is briefly unavailable
 
 
 @dataclass
 class Told:
-    """What clients were told: by request id, the completion tokens of answers that came whole."""
+    """What clients received: by request id, the completion tokens of whole answers."""
 
     whole: dict[str, int] = field(default_factory=dict)
     background: dict[str, str] = field(default_factory=dict)  # tenant by id of a response in the background
@@ -108,7 +108,7 @@ class Books:
 
 
 class Fleet:
-    """The gateways: each is started again when it ends, whoever ended it."""
+    """The gateways: each is restarted whenever it ends."""
 
     def __init__(self, stack: Stack, workers: int) -> None:
         self._stack = stack
@@ -148,7 +148,7 @@ class Fleet:
         self.ready[number].set()
 
     async def any_ready(self) -> list[int]:
-        """Those that serve now, once one of them may die and another be left."""
+        """The gateways that serve now, once at least two do, so that one can be killed."""
         while True:
             serving = [number for number, ready in enumerate(self.ready) if ready.is_set()]
             if len(serving) >= min(2, self._workers):
@@ -259,7 +259,7 @@ async def kill_at_random(plan: Plan, fleet: Fleet, proxy: CutProxy | None, chanc
 
 
 async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
-    """Everything on a stack whose engine runs and whose gateway does not."""
+    """Run the whole test on a stack whose engine runs and whose gateway does not."""
     chance = random.Random(plan.seed)
     fleet, told, stop = Fleet(stack, plan.workers), Told(), asyncio.Event()
     await fleet.start()
@@ -270,7 +270,7 @@ async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
         asking = [asyncio.create_task(client.run(stop)) for client in clients]
         await kill_at_random(plan, fleet, proxy, chance)
         await asyncio.gather(*(ready.wait() for ready in fleet.ready))
-        # Those that came after the last kill serve, however early each of the others was killed.
+        # Gateways that started after the last kill serve, however early the others were killed.
         whole = len(told.whole)
         async with asyncio.timeout(ANSWER_S_MAX):
             while len(told.whole) == whole:  # noqa: ASYNC110 - the clients set no event
@@ -284,7 +284,8 @@ async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
 
 
 async def quiescence(stack: Stack, workers: int) -> StatusReport:
-    """Until no hold is open, every dead gateway's journal is settled, and the engine rests. Then its last report."""
+    """Wait until no hold is open, every dead gateway's journal is settled, and the engine is idle. Then its last
+    report."""
     client = EngineClient(stack.config.socket_path)
     await client.start()
     await client.wait_ready(10)
@@ -345,9 +346,9 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
     for request_id, tokens in told.whole.items():
         row = recorded.get(request_id)
         if row is None:
-            faults.append(f"{request_id} was served whole, and nobody is charged")
+            faults.append(f"{request_id} was served whole, and is not charged")
         elif row.completion_tokens != tokens:
-            faults.append(f"{request_id} is charged {row.completion_tokens} tokens; its caller was told {tokens}")
+            faults.append(f"{request_id} is charged {row.completion_tokens} tokens; its caller received {tokens}")
     for request_id, tokens in unrecorded.items():
         row = recorded.get(request_id)
         is_read = row is not None and row.ending == GATEWAY_DEAD and row.made_tokens <= tokens
@@ -359,7 +360,7 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
     looks = stack.read(reconcile.listing)
     faults += [f"reconciling beside it found {one}" for look in looks for one in look.imbalances]
     if len(recorded) > 50 and not any(look.engine_bounds and look.engine_gap is None for look in looks):
-        faults.append("nobody looked at the engine while it ran")
+        faults.append("the engine was never observed while it ran")
     held = stack.read(lambda c: c.execute(sa.select(sa.func.sum(tables.budget_windows.c.held))).scalar())
     if held:
         faults.append(f"{held} units of budgets are still held")
@@ -426,7 +427,7 @@ async def rehearse(plan: Plan, url: str, directory: Path, model_dir: Path = MODE
         stack = Stack(directory, url, model_dir, {"step_ms": STEP_MS, "stop_after": 60}, toml=lease + wait + BOOKS)
         try:
             await asyncio.to_thread(stack.prepare)
-            if proxy is not None:  # the gateways' way to the database; ours goes past it
+            if proxy is not None:  # the gateways' connections to the database; this program's bypass it
                 stack.point_gateway_at(proxy.url)
             set_budgets(stack)
             for tenant in stack.tenants:
@@ -463,7 +464,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=Plan.seed)
     parser.add_argument("--workers", type=int, default=Plan.workers, help="gateways at once; SQLite carries one")
     parser.add_argument("--clients", type=int, default=Plan.clients)
-    parser.add_argument("--cuts", type=float, default=Plan.cuts, help="share of kills with the database away")
+    parser.add_argument("--cuts", type=float, default=Plan.cuts, help="share of kills with the database unavailable")
     parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument("--keep", type=Path, help="a directory for the logs; without it they are deleted")
     given = parser.parse_args()

@@ -3,8 +3,8 @@
     python -m benchmarks.faults.relay 10.213.0.1:7802 10.213.1.2:7801
 
 It listens at the first address and connects to the second. Commands on stdin, one a line: `delay LEAST_S MOST_S` delays
-each read by a random time between the two, in order; `hold`: nothing is relayed in either direction and nothing is
-closed, not even what an end closed; `pass`: what was held is relayed. It ends with stdin.
+each read by a random time between the two, in order; `hold`: no byte is relayed in either direction and no connection
+is closed, even if an end closes it; `pass`: held bytes are relayed. It ends with stdin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The draw of a step's ids over Llama-3.1's and SmolLM2's vocabularies: python -m benchmarks.kernels.bench_sample
 
-Torch's op beside it: argmax for greedy, softmax and an exponential race for temperature, and for top-p a full sort with
-what follows it. The bound is one reading of the logits.
+Torch's op beside it: argmax for greedy, softmax and an exponential race for temperature, and for top-p a full sort,
+cumulative sum and race. The bound is one reading of the logits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a kernel is timed: many launches over rotating buffers in one CUDA graph, as a decode step launches it.
 
-It must never know what a launch computes.
+It must never know the operation of a launch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-# What an H200's memory copies, bytes read and written: the bound of what is bound by bytes.
+# The copy rate of an H200's memory, bytes read and written: the bound of memory-bound kernels.
 COPY_BYTES_PER_S = 4.2e12
 # Twice an H200's L2: rotating through as much, no launch finds its operands there.
 COLD_BYTES = 120 << 20
@@ -23,7 +23,7 @@ def rotation(bytes_each: int) -> int:
 
 
 def graph_us(launches: Sequence[Callable[[], object]], replays: int = 20) -> float:
-    """Microseconds a launch: median over replays of a graph that goes round `launches`."""
+    """Microseconds a launch: median over replays of a graph that cycles through `launches`."""
     rounds = max(1, LAUNCHES // len(launches))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.load`, which `laneway bench` starts: one run of load, its report, and files of it if asked."""
+"""`python -m benchmarks.load`, which `laneway bench` starts: one run of load, its report, and optionally files of
+it."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ async def _run(settings: Settings, trace: list[Any], quiet: bool) -> Measured:
 
 
 def _allow_connections(settings: Settings) -> None:
-    """As many open files as connections. Raises BadSetting where the system does not allow them."""
+    """Raise the limit of open files to the number of connections. Raises BadSetting if the system does not allow it."""
     wanted = (settings.concurrency or settings.outstanding_max) + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -103,7 +104,7 @@ def _write_files(report: Report, measured: Measured, json_file: Path | None, plo
         if json_file is not None:
             json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
         if plot_file is not None:
-            from benchmarks.load.plot import draw  # matplotlib: half a second, for those who asked
+            from benchmarks.load.plot import draw  # matplotlib takes half a second to load, so only for a plot
 
             draw(plot_file, report, measured)
     except OSError as error:

@@ -1,6 +1,6 @@
 """When requests arrive: a Poisson process at a rate, or a recorded trace on a scaled clock.
 
-Times are seconds after the start and never fall. It must never know what a request asks or whether others are done.
+Times are seconds after the start and never decrease. It must never know a request's content or whether others are done.
 """
 
 from __future__ import annotations

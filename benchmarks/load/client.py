@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible server: sent, read event by event, timed, and every failure named.
+"""One streamed request to an OpenAI-compatible server: sent, read event by event and timed; every failure has a name.
 
 It must never know why a request is sent or when the next one is.
 """
@@ -22,7 +22,7 @@ BODY_BYTES_MAX = 65_536  # of an error's
 LIST_BYTES_MAX = 16 * 1024 * 1024  # of /models
 ERROR_CHARS_MAX = 64  # of an error's code
 CONNECT_S_MAX = 10.0
-# Shorter than what servers keep: a connection that the server is about to close is not taken again.
+# Shorter than what servers keep: a connection that the server is about to close is not reused.
 KEEP_ALIVE_S = 2.0
 READ_BYTES = 256 * 1024
 PATHS = {"chat": "chat/completions", "completions": "completions"}
@@ -31,11 +31,11 @@ clock = time.perf_counter
 
 
 class CannotReach(Exception):
-    """The server cannot be used at all; one sentence says why."""
+    """The server cannot be used at all; the message is one sentence with the reason."""
 
 
 class BadStream(Exception):
-    """What came is no stream of completion chunks."""
+    """The answer is no stream of completion chunks."""
 
 
 class _Delta(msgspec.Struct):
@@ -74,7 +74,7 @@ class _Error(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """What is read of a chunk; all else in it is skipped."""
+    """The fields of a chunk that are read; other fields are skipped."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -141,7 +141,7 @@ class Client:
         await self._session.close()
 
     async def models(self, tenant: str) -> list[str]:
-        """What /models lists for this tenant, in the server's order. Raises CannotReach."""
+        """The models that /models lists for this tenant, in the server's order. Raises CannotReach."""
         url = f"{self._settings.base_url}/models"
         try:
             async with self._session.get(url, headers=self._headers[tenant]) as response:
@@ -157,7 +157,8 @@ class Client:
             raise CannotReach(f"what {url} answers is no list of models: {error}") from error
 
     async def ask(self, planned: Planned, due_s: float | None = None) -> Outcome:
-        """Send it and read the answer to its end. Never raises but for cancellation: what failed is in the outcome."""
+        """Send the request and read the answer to its end. Raises only for cancellation: a failure is in the
+        outcome."""
         body = self._body(planned)
         sent_s = clock()
         outcome = Outcome(planned.tenant, planned.tier, planned.model, sent_s if due_s is None else due_s, sent_s)
@@ -224,7 +225,7 @@ class Client:
             outcome.error = "broken stream"
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> str:
-        """The status, and the code of the error's body where it has one."""
+        """The status, and the code of the error's body if it has a code."""
         data = await _read_at_most(response, BODY_BYTES_MAX)
         try:
             error = self._decode(data).error

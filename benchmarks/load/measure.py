@@ -1,6 +1,6 @@
-"""What was seen of every request, and how well the tool itself kept up. Times are seconds on one clock.
+"""The outcome of every request, and the tool's own lag. Times are seconds on one clock.
 
-It must never know how a figure is shown, nor what a server is.
+It must never know how a figure is shown, nor a server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 OUTCOMES_MAX = 1_000_000
-GAPS_MAX = 50_000_000  # 4 bytes each; later ones are counted, not kept
+GAPS_MAX = 50_000_000  # 4 bytes each; later gaps are counted, not stored
 ERROR_KINDS_MAX = 64  # later kinds are counted together
 RECENT_MAX = 4096  # first tokens that the progress line looks back on
 LAG_EVERY_S = 0.01
@@ -21,10 +21,10 @@ LAGS_MAX = 1_000_000
 
 @dataclass(slots=True)
 class Outcome:
-    """One request, from its scheduled arrival to its end. `error` is None exactly when it was answered whole."""
+    """One request, from its scheduled arrival to its end. `error` is None exactly when the whole answer arrived."""
 
     tenant: str
-    tier: str | None  # as asked, else as served
+    tier: str | None  # the requested tier, else the tier that served it
     model: str
     due_s: float  # scheduled arrival; in a closed loop the moment of sending
     sent_s: float
@@ -32,14 +32,14 @@ class Outcome:
     end_s: float = 0.0
     gaps: array[float] = field(default_factory=lambda: array("f"))  # between events that carried text
     error: str | None = None
-    usage: bool = False  # the server said it; otherwise completion_tokens counts events
+    usage: bool = False  # from the server; otherwise completion_tokens counts events
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
 
     @property
     def ttft_s(self) -> float:
-        """From the scheduled arrival, not from the sending: a tool or a server that is late is late for this too."""
+        """From the scheduled arrival, not from the sending, so that a late tool or server counts as latency."""
         return (self.end_s if self.first_s is None else self.first_s) - self.due_s
 
     @property
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class Recorder:
-    """Collects outcomes and counts what is under way. One phase of a run: the warm-up has its own."""
+    """Collects outcomes and counts requests in flight, for one phase of a run: the warm-up has a separate recorder."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
@@ -101,7 +101,7 @@ class Recorder:
 class LoopLag:
     """How late this process's own event loop runs a timer, and the share of a core that it uses.
 
-    A tool that lags measures itself: the report says so.
+    A tool that lags measures itself, and the report has a warning.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class LoopLag:
         self.wall_s = self.cpu_s = 0.0
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         self._began_s, self._began_cpu_s = time.perf_counter(), time.process_time()
         try:
             while True:

@@ -1,4 +1,4 @@
-"""The command line of the load tool: options with their ranges, and what they make together, as settings.
+"""The command line of the load tool: options with their ranges, and the settings made of them.
 
 Bad arguments end here, in a sentence that names the option and the limit.
 """
@@ -24,7 +24,7 @@ DEMO_BYTES_MAX = 1024 * 1024
 
 
 class Number(click.FloatRange):
-    """A range that nan, which compares with nothing, is outside of."""
+    """A range that excludes nan, although nan compares with nothing."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -42,12 +42,12 @@ OPTIONS = [
     click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True),
     # how fast
     click.option(
-        "--concurrency", type=click.IntRange(1, limits.CONCURRENCY_MAX), help="Closed loop: so many requests at once."
+        "--concurrency", type=click.IntRange(1, limits.CONCURRENCY_MAX), help="Closed loop: requests in flight."
     ),
     click.option(
         "--rate",
         type=Number(0, limits.RATE_MAX, min_open=True),
-        help="Open loop: Poisson arrivals, so many a second.",
+        help="Open loop: the rate of Poisson arrivals, a second.",
     ),
     click.option("--trace", type=FILE, help="Open loop: arrivals and lengths of a CSV (TIMESTAMP, ContextTokens, …)."),
     click.option(
@@ -55,16 +55,16 @@ OPTIONS = [
         type=Number(0, limits.SPEED_MAX, min_open=True),
         default=1.0,
         show_default=True,
-        help="The trace's clock runs so many times faster.",
+        help="The factor by which the trace's clock runs faster.",
     ),
     # how long
-    click.option("--requests", type=click.IntRange(1, limits.REQUESTS_MAX), help="Send so many, then end."),
+    click.option("--requests", type=click.IntRange(1, limits.REQUESTS_MAX), help="Requests to send in all."),
     click.option(
         "--duration",
         "duration_s",
         metavar="SECONDS",
         type=Number(0, limits.DURATION_S_MAX, min_open=True),
-        help="Send for so long, then let those in flight finish.",
+        help="Send for this time, then let requests in flight finish.",
     ),
     click.option(
         "--warmup",
@@ -97,14 +97,14 @@ OPTIONS = [
         type=click.IntRange(1, limits.PROMPT_TOKENS_MAX),
         default=200,
         show_default=True,
-        help="About so many, the chat template's not counted.",
+        help="The approximate number, without the chat template's tokens.",
     ),
     click.option(
         "--shared-prefix",
         type=click.IntRange(0, limits.PROMPT_TOKENS_MAX),
         default=0,
         show_default=True,
-        help="So many more before them, the same for all.",
+        help="The number of further tokens before them, the same for all.",
     ),
     click.option("--max-tokens", type=click.IntRange(1, limits.MAX_TOKENS_MAX), default=32, show_default=True),
     click.option("--prompt-scale", type=Number(0, limits.SCALE_MAX, min_open=True), default=1.0, show_default=True),
@@ -157,7 +157,7 @@ def run_options(command: Command) -> Command:
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
-    """From the options' values. Raises BadSetting."""
+    """The settings of the options' values. Raises BadSetting."""
     base_url, tenants = _where(given.pop("base_url"), given.pop("demo"), given.pop("api_key"), given.pop("keys"))
     settings = Settings(
         base_url=base_url,
@@ -174,7 +174,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
 
 
 class _Demo(msgspec.Struct):
-    """What is read of the demo's file."""
+    """The fields of the demo's file that are read."""
 
     base_url: str
     keys: dict[str, str]

@@ -1,6 +1,6 @@
-"""One picture of a run: TTFT over time by tier, and how TTFT, inter-token and end-to-end times are distributed.
+"""One picture of a run: TTFT over time by tier, and the distributions of TTFT, inter-token and end-to-end times.
 
-It is the only module that loads matplotlib, and only when a plot was asked for.
+It is the only module that loads matplotlib, and it is loaded only for a plot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matplotlib.ticker import LogFormatter, StrMethodFormatter
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-POINTS_MAX = 20_000  # of one curve or cloud: more change nothing that an eye sees
+POINTS_MAX = 20_000  # of one curve or cloud: further points make no visible difference
 MS_MIN = 0.01
 TIERS_MAX = 8  # curves; the rest is drawn together
 
@@ -95,7 +95,7 @@ def _curve(axes: Axes, label: str, seconds: Sequence[float] | np.ndarray[Any, An
     values = np.sort(np.asarray(seconds, dtype=np.float64)) * 1000
     shares = np.arange(1, len(values) + 1) / len(values)
     step = max(1, len(values) // POINTS_MAX)
-    # 0 has no place on a logarithmic axis: two events read at once are drawn as 10 microseconds.
+    # A logarithmic axis has no 0: two events read at once are drawn as 10 microseconds.
     axes.plot(
         np.maximum(values[::step], MS_MIN), shares[::step], label=f"{label} ({len(values):,})", drawstyle="steps-post"
     )

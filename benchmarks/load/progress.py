@@ -16,7 +16,7 @@ RECENT = 200  # first tokens whose median is shown
 
 
 class Progress:
-    """Writes to `stream`, whose terminal may be gone: a line that cannot be written is not worth a run."""
+    """Writes to `stream`. If its terminal is closed, the run continues: lines that cannot be written are dropped."""
 
     def __init__(self, run: Run, stream: TextIO, every_s: float | None = None) -> None:
         self._run, self._stream = run, stream
@@ -25,7 +25,7 @@ class Progress:
         self._last = (0.0, 0, 0)  # when, answers, tokens
 
     async def show(self) -> None:
-        """Until cancelled."""
+        """Write the line until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._every_s)

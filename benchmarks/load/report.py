@@ -47,7 +47,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that have something in common. Latencies and tokens are of the succeeded ones."""
+    """Requests of one tier, tenant or model. Latencies and tokens are of succeeded requests."""
 
     requests: int
     succeeded: int
@@ -64,7 +64,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goodput(msgspec.Struct, frozen=True):
-    """Requests that succeeded within the targets: a second, and as a share of all, the failed ones included."""
+    """Requests that succeeded within the targets: a second, and as a share of all requests, including failed ones."""
 
     slo_ttft_ms: float | None
     slo_itl_ms: float | None
@@ -137,7 +137,7 @@ def make_report(settings: Settings, measured: Measured, started_at: datetime.dat
 
 
 class _Window:
-    """Rates count what ended before `until_s` on the outcomes' clock, over `seconds`."""
+    """Rates count requests that ended before `until_s` on the outcomes' clock, over `seconds`."""
 
     def __init__(self, until_s: float, seconds: float) -> None:
         self._until_s, self._seconds = until_s, seconds
@@ -202,7 +202,7 @@ def _tool(measured: Measured, recorder: Recorder) -> Tool:
 
 
 def text(report: Report) -> str:
-    """A page for people, ending without a line break."""
+    """The report as text, without a line break at its end."""
     total, tool = report.total, report.tool
     lines = [
         f"{total.requests} requests in {report.wall_s:.1f} s: {total.succeeded} answered, {total.failed} failed"

@@ -21,8 +21,8 @@ TOO_MANY = "not sent: too many outstanding"
 
 @dataclass(slots=True)
 class Measured:
-    """What a run leaves behind. `window_s`: what rates are over: the time given, without the drain after it; a run
-    without one until its last answer. Times in outcomes are on `clock`; the run began at `began_s`."""
+    """The results of a run. `window_s`: the interval of rates: the given time, without the drain after it; for a run
+    without a time, until its last answer. Times in outcomes are on `clock`; the run began at `began_s`."""
 
     recorder: Recorder
     lag: LoopLag
@@ -34,9 +34,10 @@ class Measured:
 
 
 async def _until(due_s: float) -> None:
-    """Gives way to others at least once. The loop's timers are coarse, and may fire a little early."""
+    """Wait until a time; yields to the event loop at least once. The loop's timers are coarse, and may fire a little
+    early."""
     await asyncio.sleep(max(0.0, due_s - clock()))
-    while (early_s := due_s - clock()) > 0:  # noqa: ASYNC110 (it is a time that is waited for)
+    while (early_s := due_s - clock()) > 0:  # noqa: ASYNC110 (it waits for a time)
         await asyncio.sleep(early_s)
 
 
@@ -52,7 +53,7 @@ class Run:
         self.measured = Measured(Recorder(), LoopLag())
 
     def stop(self) -> None:
-        """End now. What is in flight is abandoned, not counted as failed."""
+        """End now. Requests in flight are abandoned, not counted as failed."""
         self.measured.interrupted = True
         if self._main is not None:
             self._main.cancel()
@@ -62,7 +63,7 @@ class Run:
         try:
             await self._main
         except asyncio.CancelledError:
-            if not self.measured.interrupted:  # it is our own caller that was cancelled
+            if not self.measured.interrupted:  # the caller of this run was cancelled
                 raise
         return self.measured
 
@@ -70,7 +71,7 @@ class Run:
         measured, settings = self.measured, self._settings
         warmup = Recorder()
         await self._closed(self._workload.warmup(), min(WARMUP_AT_ONCE_MAX, max(1, settings.warmup)), warmup, None)
-        # The collector would stop the loop to look through what stays anyway.
+        # The collector would stop the loop to scan long-lived objects.
         gc.collect()
         gc.freeze()
         self.warming = False
@@ -94,7 +95,8 @@ class Run:
             await asyncio.wait([watch])
 
     async def _closed(self, plan: Iterator[Planned], places: int, recorder: Recorder, until: float | None) -> None:
-        """`places` requests at once, each followed by the next, until the plan ends or the time `until`."""
+        """Keep `places` requests in flight, each followed by the next, until the plan ends or until the time
+        `until`."""
 
         async def place() -> None:
             for planned in plan:
@@ -107,7 +109,7 @@ class Run:
                 group.create_task(place())
 
     async def _open(self, plan: Iterator[Planned], recorder: Recorder) -> None:
-        """Each request at its time, whatever became of those before it."""
+        """Send each request at its time, regardless of earlier requests."""
         began_s, outstanding_max = self.measured.began_s, self._settings.outstanding_max
         async with asyncio.TaskGroup() as group:
             for planned in plan:

@@ -1,6 +1,6 @@
-"""What one run of the load tool is: where, how fast, of what, for how long, each with its limit.
+"""The settings of one run of the load tool: server, rate, requests and duration, each with its limit.
 
-Plain data, checked when made. It must never know how a request is sent or what came of it.
+Plain data, checked when made. It must never know how a request is sent, nor its outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLO_MS_MAX = 3_600_000.0
 ZIPF_MAX = 10.0
 SCALE_MAX = 1_000.0
 EXTRA_BYTES_MAX = 65_536
-# Fields of a body that the tool itself writes.
+# Fields of a body that only the tool writes.
 OWN_FIELDS = {"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "temperature", "service_tier"}
 
 Shape = Literal["distinct", "uniform", "zipf", "identical"]
@@ -36,7 +36,7 @@ Endpoint = Literal["chat", "completions"]
 
 
 class BadSetting(ValueError):
-    """A setting that cannot be used. `option` is what the command line calls it."""
+    """A setting that cannot be used. `option`: its name on the command line."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(f"{option}: {message}")
@@ -71,7 +71,7 @@ class Popularity(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A name for the report, and the key that goes with it."""
+    """A name for the report, and the tenant's key."""
 
     name: str
     key: str
@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     base_url: str
     tenants: tuple[Tenant, ...]
-    models: tuple[str, ...] = ()  # empty: what /v1/models lists for each tenant
+    models: tuple[str, ...] = ()  # empty: the models that /v1/models lists for each tenant
     endpoint: Endpoint = "chat"
     concurrency: Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] | None = None
     rate: Annotated[float, Meta(gt=0, le=RATE_MAX)] | None = None  # requests per second, Poisson
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
     def check(self) -> None:
-        """Raises BadSetting for what no single option's range can say."""
+        """Raises BadSetting for combinations that no single option's range excludes."""
         modes = [self.concurrency is not None, self.rate is not None, self.trace is not None]
         if sum(modes) != 1:
             raise BadSetting("--concurrency / --rate / --trace", f"give exactly one of the three, not {sum(modes)}")
@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSetting("--body", f"{own[0]!r} is written by the tool; use its own option")
 
     def described(self) -> dict[str, Any]:
-        """For the report: everything but the keys."""
+        """The settings for the report, without the keys."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         plain["tenants"] = [tenant.name for tenant in self.tenants]
         plain["model_popularity"], plain["tenant_popularity"] = str(self.model_popularity), str(self.tenant_popularity)

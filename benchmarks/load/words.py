@@ -1,4 +1,4 @@
-"""Text of about so many tokens: common English words, each one token of nearly every vocabulary.
+"""Text of about a given number of tokens: common English words, each one token of nearly every vocabulary.
 
 Seeded, and cheap enough to be made while requests are sent. It must never load a tokenizer.
 """
@@ -42,12 +42,12 @@ class Prompts:
         self._rng = rng
 
     def make(self, tokens: int) -> str:
-        """About `tokens` tokens beyond the shared prefix."""
+        """A prompt of about `tokens` tokens beyond the shared prefix."""
         head = "".join(f" {word}" for word in self._rng.choices(WORDS, k=min(tokens, HEAD_WORDS)))
         return (self._shared + head + self._take(tokens - HEAD_WORDS)).lstrip()
 
     def _take(self, words: int) -> str:
-        """Pieces of the pool: long prompts cost one copy, not a draw for each word."""
+        """Take slices of the pool: a long prompt costs one copy, not a draw for each word."""
         pieces: list[str] = []
         while words > 0:
             count = min(words, POOL_WORDS)

@@ -1,4 +1,4 @@
-"""What is asked, in order: tenant, tier, model, prompt and lengths of every request, all from one seed.
+"""The requests of a run, in order: tenant, tier, model, prompt and lengths of every request, all from one seed.
 
 The same settings give the same schedule, byte for byte. It must never know a clock or a connection.
 """
@@ -18,7 +18,7 @@ from benchmarks.load.words import Prompts
 
 @dataclass(slots=True, frozen=True)
 class Planned:
-    """One request to be. `at_s`: seconds after the start; None in a closed loop, where a free place decides."""
+    """One planned request. `at_s`: seconds after the start; None in a closed loop, which sends when a request ends."""
 
     index: int
     at_s: float | None
@@ -53,9 +53,9 @@ def weighted(cumulative: Sequence[float], rng: random.Random) -> int:
 
 
 class Workload:
-    """The requests of one run. `models`: for each tenant, what it may call, most popular first.
+    """The requests of one run. `models`: for each tenant, the models that it may call, most popular first.
 
-    Every aspect draws from a generator of its own, so that to change one leaves the others as they were.
+    Every aspect draws from a separate generator, so that a change of one does not change the others.
     """
 
     def __init__(self, settings: Settings, models: dict[str, Sequence[str]], trace: Sequence[TraceRow] = ()) -> None:
@@ -70,7 +70,7 @@ class Workload:
             yield Planned(-1, None, planned.tenant, planned.tier, planned.model, planned.prompt, planned.max_tokens)
 
     def measured(self) -> Iterator[Planned]:
-        """In order of arrival, until the number, the time (open loop) or the trace ends."""
+        """Requests in order of arrival, until the number, the time (open loop) or the trace ends."""
         settings = self._settings
         for planned in itertools.islice(self._requests("measured"), settings.requests or REQUESTS_MAX):
             if settings.duration_s is not None and planned.at_s is not None and planned.at_s >= settings.duration_s:
@@ -85,7 +85,7 @@ class Workload:
             name: Chooser(settings.model_popularity, len(self._models[name]), self._rng(phase, f"model/{name}"))
             for name in names
         }
-        if settings.models:  # one list for all tenants: dealt over all requests, whoever sends them
+        if settings.models:  # one list for all tenants, dealt over all requests
             shared = Chooser(settings.model_popularity, len(settings.models), self._rng(phase, "model"))
             models = dict.fromkeys(names, shared)
         tier_sums = list(itertools.accumulate(weight for _, weight in settings.tiers))

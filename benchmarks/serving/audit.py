@@ -1,8 +1,8 @@
-"""An audit of a scheduler and its arena while a benchmark drives them: traps in free pages, integrity, and books.
+"""Audits a scheduler and its arena while a benchmark drives them: poisoned free pages, integrity, and books.
 
 NaN is written into every page that was released: as it is allocated again or, while it is free, after a step. This is
-in stream order: a step in flight reads the page as it was. A kernel that reads a page of no owner ends its request with
-NO_ID; a kernel that writes past the scheduler's pages changes the guard, which is the rest of the arena.
+in stream order: a step in flight reads the page as it was. A kernel that reads a page without an owner ends its request
+with NO_ID; a kernel that writes past the scheduler's pages changes the guard, which is the rest of the arena.
 tests/support/engine/poisoned_arena.py does this to small models.
 """
 
@@ -27,7 +27,7 @@ FAULTS_KEPT = 20
 
 
 class Audit:
-    """Set between a scheduler and its caller. `after_step` is called after each step that was looked at."""
+    """Set between a scheduler and its caller. `after_step` is called after each audited step."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Audit:
         after_step: Callable[[Audit], None] = lambda _: None,
     ) -> None:
         """`arena_bytes` uint8 [pages, page_bytes], of which the scheduler has the first `scheduler.arena.pages`.
-        Pages that stay free are poisoned every `poison_steps` steps; integrity is checked every `check_steps`."""
+        Pages that remain free are poisoned every `poison_steps` steps; integrity is checked every `check_steps`."""
         self.scheduler = scheduler
         self.bytes = arena_bytes
         self.steps = self.poisoned = self.integrity_checks = 0
@@ -83,7 +83,7 @@ class Audit:
                 self.faults.append(f"step {self.steps}: {error}")
 
     def poison(self, pages: Sequence[int]) -> None:
-        """NaN into these pages, in stream order; the host does not wait for the device."""
+        """Write NaN into these pages, in stream order; the host does not wait for the device."""
         if not pages:
             return
         index = torch.tensor(pages)
@@ -92,7 +92,7 @@ class Audit:
         self.bytes.index_fill_(0, index, NAN_BYTE)
 
     def written_guards(self) -> int:
-        """Pages outside the scheduler's part of the arena that are not as the audit left them."""
+        """Pages outside the scheduler's part of the arena whose bytes have changed."""
         written = 0
         for first in range(self.scheduler.arena.pages, len(self.bytes), GUARD_PAGES_AT_ONCE):
             pages = self.bytes[first : first + GUARD_PAGES_AT_ONCE]
@@ -100,7 +100,7 @@ class Audit:
         return written
 
     def book_faults(self, requests: Sequence[Request]) -> list[str]:
-        """Where tokens drawn, delivered and discarded do not add up; `requests`: all that were ever submitted."""
+        """Faults where drawn tokens differ from delivered and discarded ones; `requests`: all submitted requests."""
         found, results = [], self.scheduler.results
         delivered = Counter[str]()
         for request in requests:
@@ -118,7 +118,7 @@ class Audit:
         return found
 
     def seconds_faults(self, requests: Sequence[Request]) -> list[str]:
-        """Where the device seconds of the steps are not those of requests and overrun together."""
+        """Faults where the device seconds of the steps differ from the sum over requests and overrun."""
         charged: defaultdict[str, float] = defaultdict(float)
         for request in requests:
             own = request.usage
@@ -138,7 +138,7 @@ class Audit:
         self._released.add(page)
 
     def _poison_taken(self, count: int, kind: PageKind) -> list[int]:
-        """Such as an idle cached page, which is released and allocated in one call."""
+        """Poison pages at allocation too: an idle cached page is released and allocated in one call."""
         pages = self._take_pages(count, kind)
         self._poison_now([page for page in pages if page in self._released])
         return pages

@@ -20,12 +20,12 @@ from benchmarks.serving.formats import add_format_options, format_columns
 from engine.models.config import DecoderConfig, parse_config
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 512
-# Tokens a second that Llama-3.1-8B's shape is to make on one H200.
+# The aim, in tokens a second, for Llama-3.1-8B's shape on one H200.
 AIMS = {"fp8": 400.0, "int4": 600.0}
 
 
 def bound_tok_s(config: DecoderConfig, quantize: str, kv: str, copy_bytes_per_s: float) -> float:
-    """Tokens a second at most, over the contexts of a whole answer."""
+    """Upper bound of tokens a second, over the contexts of a whole answer."""
     contexts = range(PROMPT_TOKENS, PROMPT_TOKENS + NEW_TOKENS)
     moved = sum(llama.decode_bytes(config, quantize, kv, tokens) for tokens in (contexts[0], contexts[-1])) / 2
     return copy_bytes_per_s / moved

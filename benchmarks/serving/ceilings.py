@@ -1,6 +1,6 @@
-"""`python -m benchmarks.serving.ceilings`: what this GPU can do at best, as JSON; for programs that load no torch.
+"""`python -m benchmarks.serving.ceilings`: the measured limits of this GPU, as JSON; for programs that load no torch.
 
-A process of its own gives the memory back, where others measure engines afterwards.
+It runs in a separate process, so that its device memory is free when the caller measures engines afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Device:
 
 
 def ask() -> Device | None:
-    """None where there is no GPU; why not, it has printed."""
+    """None without a GPU; the process has printed the reason."""
     command = [sys.executable, "-m", "benchmarks.serving.ceilings"]
     answer = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=ASK_S_MAX, check=False)
     if answer.returncode:

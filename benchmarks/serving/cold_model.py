@@ -1,4 +1,4 @@
-"""Base models that come and go on one GPU: how long a cold one keeps its caller waiting, and what others feel of it.
+"""Base models loaded and evicted on one GPU: how long a request for a cold model waits, and how a load slows steps.
 
     python -m benchmarks.serving.cold_model [--rounds 6] [--decodes 32] [--disk DIR] [--skip-switch] [--note TEXT]
 
@@ -6,11 +6,12 @@ Two models of Llama-3.1-8B's shape and one of about 1.2 billion parameters, rand
 its steps begun one ahead, without scheduler or socket. In this order:
 
 - both 8B resident: the step of `--decodes` streams of one, and of both in turns;
-- a budget for the small one, which is pinned, and one 8B, the other in pinned host memory: while the small one decodes,
-  each 8B in turn comes in place of the other. From its request to its weights being there, and to the first token of a
-  prompt of 128 ids; the small one's steps meanwhile against before. `first`: the first time, when memory is mapped;
-- with --disk the same of a model that is written there once as a safetensors file (16 GB), and is in the page cache,
-  added while the small one decodes.
+- a budget for the pinned small model and one 8B, the other 8B in page-locked host memory: while the small model
+decodes, each 8B in turn replaces the other. Measured are the times from the request to resident weights and to the
+first token of a prompt of 128 ids, and the small model's steps meanwhile against before. `first`: the first load, when
+memory is mapped;
+- with --disk the same for a model that is written there once as a safetensors file (16 GB), is in the page cache, and
+is added while the small model decodes.
 
 Appends rows to benchmarks/results/cold_model.csv.
 """
@@ -54,7 +55,7 @@ SLACK = 3 << 26
 
 @dataclass
 class Streams:
-    """So many requests of one model that decode for ever, from a context that nobody computed."""
+    """`count` requests of one model that decode without end, from a context whose KV was not computed."""
 
     runner: GpuRunner
     model: str
@@ -94,7 +95,7 @@ def request(model: str, tokens: int, pages: list[int]) -> Sequence:
 
 
 class Loop:
-    """Steps of the streams in turn, one ahead; a first token in between where one is asked for."""
+    """Runs steps of the streams in turn, one ahead; a requested first token is computed in between."""
 
     def __init__(self, runner: GpuRunner, *streams: Streams) -> None:
         self.runner = runner
@@ -105,14 +106,14 @@ class Loop:
         self._last = 0.0
 
     def turn(self, also: Step | None = None) -> None:
-        """One result; `also` is begun next."""
+        """Take one result; `also` is begun next."""
         for _ in self.runner.weights.poll_weights():
             pass
         if also is not None:
             self._flights.append((also, self.runner.begin_step(also)))
             self._draw_only()
         while len(self._flights) < 2:
-            # An id that is pending is the one of the step before: with two models in turns all are known by then.
+            # A pending id was drawn in the step before: with two models in turns all ids are known by then.
             self._flights.append(self._streams[self._turn % len(self._streams)].begin())
             self._draw_only()
             self._turn += 1
@@ -124,7 +125,7 @@ class Loop:
         self._last = 0.0
 
     def quiet(self, seconds: float) -> list[float]:
-        """Milliseconds of steps with nothing else to do."""
+        """Milliseconds of steps without a load."""
         for _ in range(30):
             self.turn()
         self.step_ms.clear()
@@ -208,7 +209,7 @@ class Arrival:
 
 
 def arrive(loop: Loop, runner: GpuRunner, model: str, instead: str, page: int) -> Arrival:
-    """A request for a cold model comes, and another's makes room for it: what the scheduler would do at best."""
+    """A request for a cold model arrives, and the other model is evicted: the best case of the scheduler."""
     weights = runner.weights
     for _ in range(30):
         loop.turn()
@@ -264,7 +265,7 @@ def cold(runner: GpuRunner, decodes: int, rounds: int) -> dict[str, float]:
     for index in range(rounds):
         model, instead = (TWO, ONE) if index % 2 == 0 else (ONE, TWO)
         arrivals.append(arrive(loop, runner, model, instead, small.last_page))
-    # The first comes into memory that was the other's, where it must be mapped; and runs eagerly.
+    # The first load goes into memory that the other model used, which must be mapped; its first step runs eagerly.
     found |= summary("first", arrivals[:1]) | summary("host", arrivals[1:])
     found["rate_host_gb_s_measured"] = weights.rates["host"] / 1e9
     after = loop.quiet(QUIET_S)
@@ -274,7 +275,7 @@ def cold(runner: GpuRunner, decodes: int, rounds: int) -> dict[str, float]:
 
 
 def write_file(runner: GpuRunner, directory: Path, shape: Path) -> None:
-    """A model's safetensors from one that is in host memory: its slab as it is, as this shape leaves no gaps in it."""
+    """Write a model in host memory as safetensors: its slab unchanged, because this shape leaves no gaps in it."""
     config = load_config(shape)
     layout = slab_layout(config, torch.bfloat16, tied=False)
     header, position = {}, 0

@@ -1,4 +1,4 @@
-"""Premium TTFT under a flood of batch: the anchor's workload on one GPU, or a small one on a CPU, in one run.
+"""Premium TTFT under a flood of batch: the reference workload on one GPU, or a small one on a CPU, in one run.
 
     python -m benchmarks.serving.flood [--quick] [--premium 500] [--cpu] [--models 2] [--noisy] [--points FILE]
         [--quantize fp8] [--kv fp8]
@@ -8,8 +8,8 @@ Llama-3.1-8B's shape with random weights in bfloat16, 32 adapters of rank 16 on 
 16 tokens for KV, at most 256 sequences and 2,048 tokens a step. Premium: Poisson, 4 a second, 512 tokens in, 64 out.
 Batch: 512 always outstanding, 512 in, 512 out. First premium alone, then under the flood; the real loop, scheduler and
 runner, without a socket (benchmarks/serving/gateway.py). TTFT counts from when a request was due. `--cpu`: SmolLM2-135M
-with loads that a CPU keeps up with. `--models 2`: premium on one model and batch on another, in the one arena, each
-with half of the adapters. `--noisy`, on the CPU: ten tenants of one tier, one of them at ten times its share.
+with loads that a CPU can serve. `--models 2`: premium on one model and batch on another, in one arena, each with half
+of the adapters. `--noisy`, on the CPU: ten tenants of one tier, one of them at ten times its share.
 
 Appends a row to benchmarks/results/serving_flood.csv (`--models`: serving_flood_models.csv, `--noisy`:
 serving_noisy.csv), but not with `--quick`, and writes each request's TTFT to `--points`, which `--plot` draws.
@@ -38,11 +38,11 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.tiers import Tier
 
 ADAPTERS, RANK, KV_PAGES = 32, 16, 8192
-CPU_PAGES, CPU_NOISY_PAGES = 56, 192  # so few that batch needs what premium gets; enough for ten prefixes
-ARENA_GIB = 20.0  # KV_PAGES, the adapters, and some that are left alone
+CPU_PAGES, CPU_NOISY_PAGES = 56, 192  # so few that batch needs premium's pages; enough for ten prefixes
+ARENA_GIB = 20.0  # KV_PAGES, the adapters, and some pages that stay unused
 REQUESTS, QUICK = 500, 60
 DEMO_MODEL = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
-# Before what is measured: every adapter is placed, and every kernel has run.
+# The warm-up before the measurement: every adapter is placed, and every kernel has run.
 WARM_RATE, WARM_REQUESTS = 8.0, 2 * ADAPTERS
 QUEUE_MAX = 100_000
 # vLLM 0.24.0 with its `priority` policy on one H200 (2026-10): alone and under the flood, in the order of `figures`.
@@ -62,7 +62,7 @@ AIMS = {
     "batch_out_tok_s": (">=", 3785.0),
 }
 COUNTS = ("batch_out_tok_s", "preemptions")  # whole numbers in the row
-WATCH_S = 1.0  # with several models: who preempted whom is seen, the last 256 times each
+WATCH_S = 1.0  # with several models: each look reads the last 256 preemptions
 CPU_TTFT_TIMES_MAX = 2.0  # p95 under the flood over p95 alone
 NOISY_TTFT_MOVED_MAX, NOISY_HITS_LOST_MAX = 0.20, 0.02
 NOISY_TIMES, TENANTS = 10.0, 10
@@ -70,7 +70,7 @@ NOISY_TIMES, TENANTS = 10.0, 10
 
 @dataclass(frozen=True)
 class Bench:
-    """An engine, and the load that it is put under."""
+    """An engine and its load."""
 
     config: EngineConfig
     runner: ServedRunner
@@ -83,7 +83,7 @@ class Bench:
 
 
 def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
-    """Premium and batch; a target that was not given fits the machine."""
+    """Premium and batch; a target that is not given is set to one that the machine meets."""
     ttft_ms, ttft_per_1k_ms, itl_ms = (1000.0, 1000.0, 500.0) if arguments.cpu else (50.0, 100.0, 40.0)
     premium = Tier(
         name="premium",
@@ -107,7 +107,7 @@ def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
 
 
 def add_tier_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `tiers` reads. A target of 0 fits the machine."""
+    """The options that `tiers` reads. A target of 0 is set to one that the machine meets."""
     parser.add_argument("--premium-floor", type=float, default=0.30)
     parser.add_argument("--ttft-base-ms", type=float, default=0.0, help="premium's target")
     parser.add_argument("--ttft-per-1k-ms", type=float, default=0.0, help="premium's target")
@@ -117,8 +117,8 @@ def add_tier_options(parser: argparse.ArgumentParser) -> None:
 
 
 def limit_kv(runner: ServedRunner, adapters: Sequence[str], kv_pages: int) -> int:
-    """Let the scheduler have `kv_pages` beside what all adapters take together; the rest of the arena is left alone.
-    Returns the adapters' pages."""
+    """Give the scheduler `kv_pages` beside the pages that all adapters take together; the rest of the arena stays
+    unused. Returns the adapters' pages."""
     taken = 0
     for digest in adapters:
         needed = runner.adapters.pages_needed(digest)
@@ -172,7 +172,7 @@ def bench_of(
 
 def cpu_bench(arguments: argparse.Namespace) -> Bench:
     """Eight sequences, and KV for somewhat less than eight whole batch requests."""
-    # Before torch: threads that wait must sleep where something else wants the core, as `python -m engine` has it too.
+    # Before torch: waiting threads must sleep when another thread needs the core, as in `python -m engine`.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -180,7 +180,7 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
     from engine.cpu.runner import build_runner
 
     names = ["demo", "second"][: arguments.models]
-    # The same directory again is another model all the same: with a digest of its own it shares nothing.
+    # The same directory with a different digest is another model: the two share nothing.
     paths = [arguments.model, arguments.second or arguments.model]
     digests = [None, "2" * 64]
     config = EngineConfig(
@@ -224,7 +224,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def figures(alone: Measured, flood: Measured) -> dict[str, float]:
-    """The row's; milliseconds, tokens a second."""
+    """The figures of the row; milliseconds, tokens a second."""
     found = {}
     for half in (alone, flood):
         ttft = [request.ttft_ms for request in half.of("premium")]
@@ -239,7 +239,7 @@ def figures(alone: Measured, flood: Measured) -> dict[str, float]:
 
 
 def preempted_by(measured: Measured) -> dict[tuple[str, str, str], int]:
-    """(tier, tier that caused it, what became of the KV) → how often it was seen, with its lead."""
+    """(tier, tier that caused it, outcome of the KV) → how often it was seen, including the lead time."""
     seen = {
         (snapshot.epoch, one.number): (one.tier, one.caused_by, one.kind)
         for at, snapshot in measured.watched
@@ -250,8 +250,8 @@ def preempted_by(measured: Measured) -> dict[tuple[str, str, str], int]:
 
 
 def check(halves: Sequence[Measured], name: str, *, refusals: bool) -> None:
-    """Raises SystemExit when there is nothing to compare: a request of traffic `name` that its phase waited for made
-    too few ids, or any was refused where `refusals` are not meant to be."""
+    """Raises SystemExit when the phase cannot be compared: a request of traffic `name` made too few ids, or a request
+    was refused although `refusals` is False."""
     awaited = {id(half.phase.traffic[0]) for half in halves}
     for request in (request for half in halves for request in half.requests):
         made, asked = len(request.token_s), request.traffic.new_tokens
@@ -308,7 +308,7 @@ def _described(request: Request, half: Measured) -> str:
 
 
 def write_points(halves: Sequence[Measured], file: Path) -> None:
-    """CSV: half, tier, seconds after the window began when due, TTFT."""
+    """Write CSV: half, tier, due time in seconds after the window began, TTFT."""
     with file.open("w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["half", "tier", "due_s", "ttft_ms"])
@@ -339,7 +339,7 @@ def measure_flood(bench: Bench, arguments: argparse.Namespace) -> None:
 def report_models(
     found: dict[str, float], halves: Sequence[Measured], bench: Bench, arguments: argparse.Namespace
 ) -> None:
-    """The figures, p95 and who preempted whom."""
+    """Print the figures, p95, and which tier preempted which."""
     flood = halves[-1]
     for half in halves:
         ttft = [request.ttft_ms for request in half.of("premium")]
@@ -362,20 +362,20 @@ def report_models(
 
 
 def _formats(arguments: argparse.Namespace) -> str:
-    """What a workload says of formats other than the model's dtype."""
+    """Formats in the workload's name that differ from the model's dtype."""
     chosen = {"weights": arguments.quantize, "KV": arguments.kv}
     return "".join(f", {name} in {format}" for name, format in chosen.items() if format not in ("none", "auto"))
 
 
 def noisy_phases(bench: Bench, requests: int, rate: float) -> list[Phase]:
-    """Ten tenants share `rate` alike; then one of them asks ten times as often, nearly as much again as all together.
-    The nine others are measured, without it, with it at its share, and at ten times that."""
+    """Ten tenants share `rate` equally; then one of them sends ten times as many requests, nearly as many as all ten
+    before. The nine others are measured without it, with it at its share, and at ten times its share."""
     share = rate / TENANTS
     one = Traffic("quiet", "premium", 96, 8, rate=share, prefix_tokens=64)
     quiet = tuple(replace(one, share=f"quiet-{index}") for index in range(TENANTS - 1))
     fair = replace(one, name="noisy", share="noisy")
     noisy = replace(fair, rate=NOISY_TIMES * share)
-    each = max(1, requests // len(quiet))  # a phase counts those of its first traffic
+    each = max(1, requests // len(quiet))  # a phase counts requests of its first traffic
     return [
         Phase("warm", quiet, 2),
         Phase("alone", quiet, each),
@@ -385,7 +385,7 @@ def noisy_phases(bench: Bench, requests: int, rate: float) -> list[Phase]:
 
 
 def noisy_figures(halves: Sequence[Measured]) -> dict[str, float]:
-    """Of the quiet tenant alone, beside a neighbour at its share, and at ten times that."""
+    """Figures of the quiet tenants alone, beside a neighbour at its share, and at ten times its share."""
     found = {}
     for half in halves:
         own = half.of("quiet")

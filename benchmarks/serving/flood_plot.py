@@ -20,7 +20,7 @@ COLOURS = {"premium": "tab:blue", "batch": "tab:orange"}
 
 
 def draw(points: Path, image: Path) -> None:
-    """`points` as benchmarks.serving.flood writes them, into a PNG."""
+    """Draw `points`, as benchmarks.serving.flood writes them, into a PNG."""
     clouds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     with points.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""Formats of weights and of KV as the serving benchmarks take them, and as their rows name them. No torch."""
+"""Formats of weights and of KV: the options of the serving benchmarks, and their names in rows. Loads no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A gateway that measures: it submits requests to one or several engines when they are due and notes when ids come.
+"""A gateway that measures: it submits requests to one or several engines when they are due and notes when ids arrive.
 
-`drive` has no socket: the loop is the real one behind its real inbox, on the thread that calls it; what submits has a
-thread of its own, as the engine's I/O thread is. Nothing is decoded before the end, so that measuring costs the loop
-next to nothing. Engines with a process of their own are benchmarks/serving/processes.py's.
+`drive` has no socket: the loop is the real one behind its real inbox, on the calling thread; a separate thread submits,
+like the engine's I/O thread. Frames are decoded only at the end, so that measuring costs the loop little.
+benchmarks/serving/processes.py starts engines in separate processes.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames
 from engine.scheduler.scheduler import Scheduler
 
-# An engine that ends no request for so long is stuck, and the run with it.
+# An engine that ends no request for this long is stuck; the run then fails.
 STALL_S_MAX = 120.0
-# Prompts are windows of one ring of ids, a different one each time until a prime number of them has been cut.
+# Prompts are windows of one ring of ids. No window repeats before a prime number of them has been cut.
 RING_IDS, RING_STRIDE = 65_537, 509
 FIRST_ID = 1000
 GATEWAY, EPOCH = 0, "benchmark"
-# Of the models of one traffic, the first the likeliest.
+# Zipf exponent over the models of one traffic; the first is the likeliest.
 ZIPF = 1.0
-# After a phase of so many seconds, for what is not answered yet.
+# Seconds after a phase of fixed length for requests that are not answered yet.
 LATE_S_MAX = 60.0
-LOST = -1  # stands for a handle: the engine went away
+LOST = -1  # in place of a handle: the engine's connection was lost
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests of one kind, at Poisson times or, with `outstanding`, one more as soon as one has ended."""
+    """Requests of one kind: at Poisson times or, with `outstanding`, a new request as soon as one has ended."""
 
     name: str
     tier: str
@@ -65,26 +65,27 @@ class Traffic:
     outstanding: int = 0
     share: str = "share"
     prefix_tokens: int = 0  # of the prompt, the same in all of a share
-    models: tuple[str, ...] = ()  # drawn by Zipf's law; none: the engine's first
-    asks_where: bool = False  # as each request comes: where its model is
+    models: tuple[str, ...] = ()  # drawn by Zipf's law; empty: the engine's first
+    asks_where: bool = False  # before each request: ask where its model is
 
 
 @dataclass(frozen=True)
 class Phase:
-    """`requests` of the first traffic, which has a rate and begins `lead_s` after the others; these go on until all of
-    those have ended. Or `seconds` of all traffic after `lead_s` of it, and then until what has a rate and came within
-    these seconds has ended."""
+    """One phase, of two kinds. With `requests`: that many requests of the first traffic, which has a rate and begins
+    `lead_s` after the other traffics; the phase ends when all of them have ended. With `seconds`: all traffics run for
+    `lead_s` and then for `seconds`; the phase ends when all requests with a rate that arrived within `seconds` have
+    ended."""
 
     name: str
     traffic: tuple[Traffic, ...]
     requests: int = 0
     lead_s: float = 0.0
     seconds: float = 0.0
-    watch_s: float = 0.0  # between two looks at the engine; 0: none
+    watch_s: float = 0.0  # between two snapshots of the engine; 0: no snapshots
 
 
 class Line(Protocol):
-    """To one engine, of the process that has this epoch."""
+    """A connection to one engine, to the process with this epoch."""
 
     epoch: str
 
@@ -92,7 +93,7 @@ class Line(Protocol):
 
 
 class InboxLine:
-    """To a loop in this process."""
+    """A connection to a loop in this process."""
 
     epoch = EPOCH
 
@@ -112,18 +113,18 @@ class Request:
     usage: EngineUsage = field(default_factory=EngineUsage)
     refused: str = ""
     model: str = ""
-    error: str = ""  # that it ended with
+    error: str = ""  # of its ending
     ending: str = ""  # its FinishReason; "": it was refused, or never ended
-    found: str = ""  # where its model was when it came: "device", "host", "disk"
+    found: str = ""  # where its model was on arrival: "device", "host", "disk"
 
     @property
     def failed(self) -> str:
-        """Why, if it did."""
+        """Why the request failed; "": it did not."""
         return self.refused or self.error
 
     @property
     def ttft_ms(self) -> float:
-        """From when it was due."""
+        """Milliseconds from the due time to the first id."""
         return 1000 * (self.token_s[0] - self.due_s)
 
     def gaps_ms(self) -> list[float]:
@@ -132,7 +133,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The time between the ids of one step and those of the next, which was this one."""
+    """The time from the ids of the previous step to the ids of this step."""
 
     seconds: float
     model: str
@@ -141,8 +142,8 @@ class Took:
 
 @dataclass
 class Measured:
-    """One phase. The window goes from when the first traffic began until its last request was due, or over the phase's
-    seconds."""
+    """The result of one phase. The window begins with the first traffic and ends when its last request was due, or
+    covers the phase's `seconds`."""
 
     phase: Phase
     began_s: float = 0.0
@@ -156,7 +157,7 @@ class Measured:
         return [step.seconds for step in self.steps]
 
     def of(self, traffic: str, model: str = "") -> list[Request]:
-        """Those that were due within the window and gave an id."""
+        """The requests that were due within the window and received an id."""
         own = (request for request in self.requests if request.traffic.name == traffic and request.token_s)
         if model:
             own = (request for request in own if request.model == model)
@@ -167,15 +168,15 @@ class Measured:
         return Counter(request.failed for request in self.requests if request.failed)
 
     def tokens_per_s(self, traffic: str = "") -> float:
-        """Handed out within the window, also for requests that were due before or ended after it; without a name, of
-        all traffic."""
+        """Tokens a second that arrived within the window, including tokens of requests that were due before it or ended
+        after it; without a name, of all traffic."""
         own = (request for request in self.requests if traffic in ("", request.traffic.name))
         tokens = sum(self.began_s <= at <= self.ended_s for request in own for at in request.token_s)
         return tokens / (self.ended_s - self.began_s)
 
 
 class Gateway:
-    """Submits on a thread of its own; `send` and `arrived` are for the engines'."""
+    """Submits on a separate thread; the engines' threads call `send` and `arrived`."""
 
     def __init__(self, lines: Mapping[str, Line], adapters: Mapping[str, Sequence[str]], vocab: int, seed: int) -> None:
         """`lines` and `adapters` by model; models of one engine have the same line."""
@@ -186,30 +187,30 @@ class Gateway:
         ids = range(min(FIRST_ID, vocab // 2), vocab)
         self._ring = [dice.choice(ids) for _ in range(RING_IDS)] * 2
         self._frames: dict[Line, list[tuple[float, bytes]]] = {line: [] for line in lines.values()}
-        # For whom each engine was asked what it sees, in that order; None: for the phase.
+        # The request for which each snapshot of an engine was requested, in order; None: for the phase.
         self._asked: dict[Line, list[Request | None]] = {line: [] for line in lines.values()}
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._live: dict[int, Request] = {}
         self._requests: dict[int, Request] = {}
         self._measured: list[Measured] = []
-        self._ended_at = 0.0  # the last request, or when there was none
+        self._ended_at = 0.0  # of the last request, or of the last moment without requests
 
     def send(self, line: Line, batch: list[OutgoingFrames]) -> None:
         for outgoing in batch:
             self.arrived(line, outgoing.data, outgoing.ended)
 
     def arrived(self, line: Line, data: bytes, ended: Sequence[int]) -> None:
-        """Frames, and the handles whose ending is among them."""
+        """Take frames, and the handles whose ending they contain."""
         self._frames[line].append((time.monotonic(), data))
         for handle in ended:
             self._ended.put(handle)
 
     def lost(self) -> None:
-        """An engine went away."""
+        """Note that an engine's connection was lost."""
         self._ended.put(LOST)
 
     def run(self, phases: Sequence[Phase]) -> None:
-        """Raises TimeoutError when the engine is stuck, ConnectionError when it went away."""
+        """Raises TimeoutError when the engine is stuck, ConnectionError when its connection was lost."""
         for phase in phases:
             measured = Measured(phase)
             self._measured.append(measured)
@@ -259,7 +260,7 @@ class Gateway:
             self._wait(time.monotonic() + STALL_S_MAX)
 
     def _arrivals(self, measured: Measured, began: float) -> list[tuple[float, int, Traffic, Iterator[float]]]:
-        """A heap of the next due time of each traffic that has a rate, and those after it."""
+        """A heap of the next due time of each traffic with a rate, and an iterator of the later due times."""
         phase = measured.phase
         arrivals = []
         for order, traffic in enumerate(phase.traffic):
@@ -274,10 +275,10 @@ class Gateway:
     def _watch(self) -> None:
         for line, asked in self._asked.items():
             asked.append(None)
-            line.take(Watch(0))  # all preemptions that it remembers: each has a number
+            line.take(Watch(0))  # all preemptions in the engine's log: each has a number
 
     def _wait(self, until_s: float) -> list[Request]:
-        """Those that ended since; waits for one until `until_s`."""
+        """The requests that ended since the last call; waits for an ending until `until_s`."""
         ended = []
         try:
             timeout = until_s - time.monotonic()
@@ -289,7 +290,7 @@ class Gateway:
             pass
         now = time.monotonic()
         if LOST in ended:
-            raise ConnectionError("an engine went away")
+            raise ConnectionError("the connection to an engine was lost")
         if ended:
             self._ended_at = now
         elif self._live and now - self._ended_at > STALL_S_MAX:
@@ -325,7 +326,7 @@ class Gateway:
         return request
 
     def model_of(self, handle: int, traffic: Traffic) -> str:
-        """The same for one seed, whatever engines do."""
+        """The model of a request: the same for one seed, however the engines behave."""
         models = traffic.models or (next(iter(self._lines)),)
         if len(models) == 1:
             return models[0]
@@ -333,7 +334,8 @@ class Gateway:
         return random.Random(f"{self._seed} {handle}").choices(models, weights)[0]
 
     def _prompt(self, handle: int, traffic: Traffic) -> list[int]:
-        """The prefix of its share, then ids that no other has: nothing else is found in the prefix cache."""
+        """The prefix of its share, then ids that no other prompt has, so that only the prefix is found in the prefix
+        cache."""
         at = handle * RING_STRIDE % RING_IDS
         own = self._ring[at : at + traffic.prompt_tokens - traffic.prefix_tokens]
         if not traffic.prefix_tokens:
@@ -342,7 +344,7 @@ class Gateway:
         return [self._ring[dice.randrange(RING_IDS)] for _ in range(traffic.prefix_tokens)] + own
 
     def measured(self) -> list[Measured]:
-        """Once the engines have nothing more to say."""
+        """The results. Call it after the engines' last frames have arrived."""
         for line, frames in self._frames.items():
             reader, asked = FrameReader(), iter(self._asked[line])
             last: tuple[int, float, str] | None = None
@@ -387,8 +389,8 @@ def drive(
     seed: int,
     prepare: Callable[[Scheduler], None] = lambda _: None,
 ) -> list[Measured]:
-    """All phases, one after another, over one engine; `adapters` by model. `prepare` gets the scheduler before its
-    first step. Raises whatever the loop or the gateway failed with."""
+    """Run all phases, one after another, over one engine; `adapters` by model. `prepare` is called with the scheduler
+    before its first step. Raises the exception with which the loop or the gateway failed."""
     infos = list(runner.models.values())
     inbox, failed = Inbox(), list[Exception]()
     line = InboxLine(inbox)

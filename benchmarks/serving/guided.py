@@ -1,4 +1,4 @@
-"""What grammars and penalties cost an engine's steps: the same rows, one kind of request a run, kinds in turn.
+"""The cost of grammars and penalties in an engine's steps: the same rows, one kind of request a run, kinds in turn.
 
     python -m benchmarks.serving.guided [--seconds 75] [--rows 256] [--tokens 256] [--text-chars 0]
     python -m benchmarks.serving.guided --host [--note TEXT]    the host's part alone: masks and compilations
@@ -6,13 +6,13 @@
 
 Llama-3.1-8B's shape with random weights and a tokenizer made for it (benchmarks/serving/guided_inputs.py). All requests
 of a run are submitted at once, with 128 random prompt tokens. Kinds: plain; guided by one schema; by a schema for each
-row; with all three penalties; half of the rows guided by schemas of their own; and half of them by hostile schemas with
-slow masks, until the other half has ended. Every request of every other kind makes the same number of ids: none has
-stop ids, and no schema has an instance with fewer ids. Grammars are compiled before a run begins.
+row; with all three penalties; half of the rows guided by different schemas; and half of the rows guided by hostile
+schemas with slow masks, until the other half has ended. Every request of the other kinds makes the same number of ids:
+no request has stop ids, and no schema has an instance with fewer ids. Grammars are compiled before a run begins.
 
-A trained model ends a string of its own accord, and most schemas bound none. Random weights draw the ids that end a
-string once in 100,000 draws, so that a bias on these ids, in all kinds alike, ends strings after some ten ids. With
-`--text-chars N` there is no bias: each string ends at its maxLength N, where masks are the slowest.
+A trained model ends strings by itself, and most schemas bound no string. Random weights draw an id that ends a string
+once in 100,000 draws, so all kinds have a bias on these ids, which ends strings after some ten ids. With `--text-chars
+N` there is no bias: each string ends at its maxLength N, where masks are the slowest.
 
 The engine's own path without its sockets: GuidedRequests (compiler, matchers, masks), Scheduler and StepFlights. A
 share is the median, over rounds, of the kind's tokens a second over plain's in the same round. `step_p99_ms` is the p99
@@ -63,13 +63,13 @@ TIER = Tier(
 )
 COMPILE_WAIT_S = 60.0
 ROUNDS_MIN = 1
-# Of about ten ids that may end a string, against some 100,000 that may continue it.
+# The bias of the about ten ids that may end a string, against some 100,000 that may continue it.
 CLOSING_BIAS = 7.0
 
 
 @dataclass(frozen=True)
 class Bench:
-    """`directory`: with the tokenizer of `model`."""
+    """`directory` has the tokenizer of `model`."""
 
     runner: Runner
     model: str
@@ -128,7 +128,7 @@ def sequences_of(kind: str, bench: Bench, seed: int) -> list[Sequence]:
             namespace="",
             tier=TIER.name,
             share="",
-            # New ones in each run, so that the prefix cache has none of them.
+            # New prompts in each run, so that the prefix cache has none of them.
             prompt_ids=[1 + (7919 * (seed * bench.rows + index) + 104_729 * at) % (vocab_size // 2)
                         for at in range(bench.prompt)],
             max_tokens=bench.tokens,
@@ -253,7 +253,7 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
 
 
 def measure(bench: Bench, seconds: float) -> dict[str, list[Run]]:
-    """By kind, its run in each round. A first round warms every kernel and does not count. Then rounds begin until
+    """The runs of each round, by kind. A first round warms every kernel and does not count. Then rounds begin until
     `seconds` have passed, and at least ROUNDS_MIN rounds run. Every second round runs the kinds in reverse order."""
     found: dict[str, list[Run]] = {kind: [] for kind in KINDS}
     scheduler = new_scheduler(bench)

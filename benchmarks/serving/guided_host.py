@@ -1,4 +1,4 @@
-"""What grammars cost the host, without a model: the masks of a step, and the compilation of new schemas.
+"""The host's cost of grammars, without a model: the masks of a step, and the compilation of new schemas.
 
 `python -m benchmarks.serving.guided --host` runs it: 256 rows over a vocabulary of 128,256 ids, whose ids are drawn at
 random from their masks. A step of Llama-3.1-8B with 256 rows takes an H200 about 9 ms; the masks must be ready within
@@ -28,7 +28,7 @@ from engine.step import Chunk, Sequence, Step
 from engine.text.grammars import GrammarTokenizer
 from engine.text.json_schemas import json_schema_grammar
 
-# Longer than any mask takes: the host alone is measured, and no row is skipped.
+# Longer than any mask takes: only the host is measured, and no row is skipped.
 WAIT_S = 60.0
 # Not measured: rows start together, and a matcher's first masks are its slowest.
 WARM_STEPS = 8
@@ -42,7 +42,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @contextmanager
 def compiler_with(check_first: bool) -> Iterator[tuple[GrammarCompiler, Callable[[], None]]]:
-    """A compiler, and a function that waits for its next answer and takes it in, as the engine's loop does."""
+    """A compiler, and a function that waits for its next answer and delivers it, as the engine's loop does."""
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     compiler = GrammarCompiler(calls.put, check_first=check_first)
     try:
@@ -52,8 +52,8 @@ def compiler_with(check_first: bool) -> Iterator[tuple[GrammarCompiler, Callable
 
 
 def compile_seconds(directory: Path, vocab_size: int, texts: list[str], *, check_first: bool) -> list[float]:
-    """Of each text, from its request to its compiled grammar, one after another. `check_first`: with the process that
-    tries each grammar before. The first text, which loads the tokenizer, is left out."""
+    """Seconds of each text from its request to its compiled grammar, one after another. `check_first`: include the
+    process that checks each grammar first. The first text, which loads the tokenizer, is left out."""
     seconds: list[float] = []
     answers: list[Outcome] = []
     with compiler_with(check_first) as (compiler, take_in):

@@ -1,9 +1,9 @@
-"""What the benchmark of grammars needs beside a model with random weights: a tokenizer of its size, and long schemas.
+"""Inputs of the benchmark of grammars, beside a model with random weights: a tokenizer of its size, and long schemas.
 
-The tokenizer is made, because the shape of Llama-3.1-8B has none: byte-level BPE without merges, and always the same
-for the same size. Its ids are all single bytes, all numbers of up to three digits, pieces of JSON, runs of spaces,
-characters of two and three bytes, and words of syllables with and without a space before them; the last RESERVED ids
-are special.
+The tokenizer is generated, because the shape of Llama-3.1-8B has no tokenizer: byte-level BPE without merges, and
+always the same for the same size. Its ids are all single bytes, all numbers of up to three digits, pieces of JSON, runs
+of spaces, characters of two and three bytes, and words of syllables with and without a space before them; the last
+RESERVED ids are special.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-# As Llama-3's. The first is the end of a text.
+# As in Llama-3. The first is the end of a text.
 RESERVED = 256
 PROPERTIES, TEXT_CHARS = 5, 100
 STARTS = ["b", "c", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr"]

@@ -1,4 +1,4 @@
-"""What the serving benchmarks have in common: Llama-3.1-8B's shape with random weights on one GPU, adapters for it, and
+"""Shared by the serving benchmarks: Llama-3.1-8B's shape with random weights on one GPU, adapters for it, and
 the device's own ceilings.
 """
 
@@ -65,10 +65,10 @@ def measure_fp8_product() -> float:
 
 
 def decode_bytes(config: DecoderConfig, quantize: str, kv: str, tokens: int) -> int:
-    """Bytes of weights and KV that a decode step reads at least, `tokens` in the contexts of all its sequences."""
+    """The minimum bytes of weights and KV that a decode step reads; `tokens`: in the contexts of all its sequences."""
     tied = bool(config.tied)
     layout = slab_layout(config, torch.bfloat16, tied=tied, formats=formats_on_loading(config, quantize))
-    weights = layout.bytes - (0 if tied else layout.parts["embedding"].nbytes)  # of which a few rows are read
+    weights = layout.bytes - (0 if tied else layout.parts["embedding"].nbytes)  # few rows of the embedding are read
     return weights + tokens * config.kv_layout("bfloat16" if kv == "auto" else kv).token_bytes
 
 
@@ -96,8 +96,9 @@ def gpu_config(
     kv: str = "auto",
     formats: Sequence[tuple[str, str]] | None = None,
 ) -> EngineConfig:
-    """`models` of the one shape: MODEL, and others with names and digests of their own. `quantize` and `kv`: as
-    `quantize` and `kv_dtype` of each model. `formats`: these two for each model by itself, `models` in number."""
+    """`models`: the number of models of the shape; the first is MODEL, the others have different names and digests.
+    `quantize` and `kv`: `quantize` and `kv_dtype` of each model. `formats`: these two for each model separately,
+    `models` in number."""
     each = formats or [(quantize, kv)] * models
     assert len(each) == models, f"{len(each)} formats are given for {models} models"
     own = []
@@ -119,7 +120,7 @@ def gpu_config(
 
 
 def build(config: EngineConfig, *, with_lora: bool = True) -> GpuRunner:
-    """With random weights in the model's shape, kernels compiled and graphs captured."""
+    """A runner with random weights in the model's shape, kernels compiled and graphs captured."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_bytes(SHAPE.read_bytes())
         models = tuple(msgspec.structs.replace(model, path=scratch) for model in config.models)
@@ -143,8 +144,9 @@ def add_adapters(
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cuda",
 ) -> list[str]:
-    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own.
-    `dtype`: the pool's. `device`: where the numbers are drawn; with "cuda" the slabs are page-locked."""
+    """Add adapters in host memory, ranks dealt in turn. Adapters of one rank share one slab in host memory; in the
+    arena each has its own. `dtype`: the pool's. `device`: where the numbers are drawn; with "cuda" the slabs are
+    page-locked."""
     hosts = {rank: random_adapter(base, rank, dtype, device) for rank in dict.fromkeys(ranks)}
     digests = [f"{index:064x}" for index in range(first, first + count)]
     for index, digest in enumerate(digests):
@@ -163,7 +165,7 @@ def random_adapter(
 
 
 def append_rows(rows: Sequence[dict[str, object]], name: str) -> None:
-    """To benchmarks/results/NAME.csv, with the device and what computed on it."""
+    """Append to benchmarks/results/NAME.csv, with the device and the software versions."""
     device = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,

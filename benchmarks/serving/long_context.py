@@ -28,7 +28,7 @@ SEQUENCES, TOKENS = 32, 8192
 
 
 def weight_elements(config: DecoderConfig) -> int:
-    """Of all matrices that a step multiplies with, the head's included."""
+    """Elements of all matrices that a step multiplies with, including the head."""
     attention = config.hidden * (2 * config.q_size + 2 * config.kv_size)
     return config.layers * (attention + 3 * config.hidden * config.intermediate) + config.vocab * config.hidden
 

@@ -1,20 +1,20 @@
-"""Adapters by the thousand on one GPU, or at toy size on a CPU: what registering them, and loading them, costs.
+"""A thousand adapters on one GPU, or a toy size on a CPU: the cost of registering and loading them.
 
     python -m benchmarks.serving.many_adapters [--cpu] [--no-slabs] [--seconds 4] [--directory DIR] [--note TEXT]
 
 Llama-3.1-8B's shape with random weights in bfloat16, adapters of rank 16 on all seven modules (84 MB each), 1,000
-digests of four files, room for 128 on the device and 300 in pinned host memory; the rest is read from slab files
-(without them with --no-slabs) that the page cache holds. The real loop, scheduler and runner, without a
-socket. In this order:
+digests of four files, capacity for 128 on the device and 300 in page-locked host memory; the rest is read from slab
+files in the page cache (--no-slabs: from the adapters' files). The real loop, scheduler and runner, without a socket.
+In this order:
 
 - a request alone: how much later its first token comes with its adapter in host memory, in the page cache, on disk;
-- while 100 requests with cold adapters come, one a step, beside 24 that decode: the longest step, and the same with
-  resident ones;
-- 32 requests in flight, their adapters drawn evenly from 5, 32 and 1,000 without one twice; beside that the bound, the
-  least of what as many distinct resident ones made, and what reading and copying alone, measured first with nothing
-  else to do, would let through of what was missed;
-- the same by Zipf's law over 1,000, against all of them on 128 that are resident: tokens a second, where the adapters
-  were when requests came, first tokens by that.
+- while 100 requests with cold adapters arrive, one a step, beside 24 that decode: the longest step, and the same with
+resident adapters;
+- 32 requests in flight, their adapters drawn evenly from 5, 32 and 1,000 without one twice; beside that the bound: the
+smaller of the rate with as many distinct resident adapters, and the rate at which reading and copying alone, measured
+first on an idle engine, can load the missed adapters;
+- the same by Zipf's law over 1,000, against all requests on 128 resident adapters: tokens a second, where the adapters
+were when requests arrived, first tokens by that location.
 
 Appends rows to benchmarks/results/serving_many_adapters.csv; not on a CPU.
 """
@@ -59,10 +59,10 @@ from support.adapters.directories import add_directory
 FILES, RANK = 4, 16
 ZIPF = 1.0
 PATIENT_MS = 3_600_000.0
-# Nothing is held back for anybody: the workload has no targets.
+# No floors reserve capacity: the workload has no targets.
 TIER = Tier(name="one", service_tier="default", ttft_base_ms=PATIENT_MS, inter_token_ms=PATIENT_MS, queue_max=100_000)
 WEIGHTS = "adapter_model.safetensors"
-LOOK_S = 0.0002  # with nothing to compute, between two looks whether an adapter has come
+LOOK_S = 0.0002  # with no step to run, between two polls of adapter loads
 TOY = {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
@@ -89,8 +89,8 @@ CPU = Sizes((5, 12, 40), 16, 24, 8, 2, 12, 5, 16, 16)
 
 @dataclass
 class Engine:
-    """The loop without its sockets. `step_s` has the seconds between the results of two steps that followed each other;
-    `found` where each request's adapter was when it came."""
+    """The loop without its sockets. `step_s`: the seconds between the results of two consecutive steps; `found`: where
+    each request's adapter was when the request arrived."""
 
     runner: ServedRunner
     config: EngineConfig
@@ -121,7 +121,7 @@ class Engine:
         return sequence
 
     def turn(self) -> int:
-        """Begin what may be begun, and take one result; how many requests ended."""
+        """Begin the steps that can begin, and take one result. Returns how many requests ended."""
         while len(self._flights) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
             self._flights.append((step, self.runner.begin_step(step)))
             if len(self._flights) == 1:
@@ -154,7 +154,7 @@ class Engine:
         self.drain()
 
     def forget(self, digest: str, *, host: bool) -> None:
-        """Out of the arena, and of host memory."""
+        """Evict the adapter from the arena and from host memory."""
         self.scheduler.remove_adapter(digest)
         if host:
             self.runner.adapters.host.forget_adapter(digest)  # type: ignore[attr-defined]
@@ -172,7 +172,7 @@ def p(values: list[float], q: float) -> float:
 
 
 def alone(engine: Engine, sizes: Sizes, files: list[Path]) -> dict[str, float]:
-    """Medians over requests one after another, each on an idle engine."""
+    """Medians over sequential requests, each on an idle engine."""
     (digest, *_), kinds = engine.digests, ("device", "host", "page_cache", "disk")
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(2):
@@ -196,7 +196,7 @@ def alone(engine: Engine, sizes: Sizes, files: list[Path]) -> dict[str, float]:
 
 
 def drop_cached(file: Path) -> None:
-    """Out of the page cache, where the file system lets one."""
+    """Drop the files from the page cache, where the file system allows it."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -206,7 +206,8 @@ def drop_cached(file: Path) -> None:
 
 
 def longest_step(engine: Engine, sizes: Sizes) -> dict[str, float]:
-    """Of 24 that decode: alone, and while others come, one a step, of two tokens that make one."""
+    """The longest step of 24 decoding requests: alone, and while requests of two prompt tokens and one output token
+    arrive, one a step."""
     result = {}
     digests, rest = engine.digests[: sizes.background], engine.digests[sizes.background :]
     come = rest[: sizes.arrivals]
@@ -249,7 +250,7 @@ class Load:
 
 
 def keep_in_flight(engine: Engine, sizes: Sizes, draw: Callable[[], str], seconds: float) -> Load:
-    """So many requests in flight for so long, after half of that to settle."""
+    """Keep a number of requests in flight for `seconds`, after a warm-up of half that time."""
     for _ in range(sizes.in_flight):
         engine.submit(draw(), sizes.prompt, sizes.new)
     requests: list[Sequence] = []
@@ -266,8 +267,8 @@ def keep_in_flight(engine: Engine, sizes: Sizes, draw: Callable[[], str], second
 
 
 def tier_rates(engine: Engine, sizes: Sizes) -> dict[str, float]:
-    """Adapters a second, with nothing else to do: from files in the page cache by as many threads as the engine has,
-    and from host memory to the device."""
+    """Adapters a second on an idle engine: from files in the page cache by as many threads as the engine has, and from
+    host memory to the device."""
     pool: Any = engine.runner.adapters
     digests = engine.digests[: 10 * READS_MAX]
     slabs = [pool.bring(digest) for digest in digests[:READS_MAX]]
@@ -297,8 +298,8 @@ def tier_rates(engine: Engine, sizes: Sizes) -> dict[str, float]:
 
 
 def registered(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]:
-    """Drawn evenly from those that no request in flight has, where there are enough: as many distinct ones in flight of
-    1,000 as of 32."""
+    """Adapters drawn evenly, from adapters that no request in flight has if enough exist: as many distinct adapters are
+    in flight with 1,000 as with 32."""
     result, comparable = tier_rates(engine, sizes), dict[int, float]()
     for count in sizes.registered:
         dice, distinct = random.Random(count), min(count, sizes.in_flight)
@@ -328,7 +329,8 @@ def registered(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]
 
 
 def zipf(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]:
-    """Ranks by Zipf's law over all, and over those that fit on the device, each of these for some of all."""
+    """Adapters by Zipf's law over all, and over the adapters that fit on the device, each of which stands for several
+    of all."""
     weights = [1 / (1 + rank) ** ZIPF for rank in range(len(engine.digests))]
 
     def draws(seed: int, fold: int) -> Callable[[], str]:

@@ -1,17 +1,20 @@
-"""Ten models over a budget for the weights of three, asked for by Zipf's law: who is found on the device, who waits.
+"""Ten models over a budget for the weights of three, requested by Zipf's law: the hit rate on the device, and the
+waits.
 
     python -m benchmarks.serving.many_models [--cpu | --fake] [--policies own,lru,all] [--seconds 15] [--host 10]
 
 Llama-3.2-1B's shape in bfloat16 (`--cpu`: a small one in float32), one file of random weights under ten names, so that
 "disk" is the page cache. An engine process for each policy, the same seeded traffic to each: "own" is the engine's
-own, "lru" evicts whoever was used least recently (only where the engine has the setting `weights_policy`), "all" has
-room for all ten: what the two others are measured against. First requests come at Poisson times, then as many as
-`in_flight` are always outstanding. Where its model is, is asked just before each request, on the same stream. `--fake`:
-the engine without a model, at the speeds of `FAKE`, which are no device's; it compares policies, not machines.
+default, "lru" evicts the least recently used model (only where the engine has the setting `weights_policy`), "all" has
+a budget for all ten models, the baseline of the other two. First requests arrive at Poisson times, then as many as
+`in_flight` are always outstanding. Just before each request, the location of its model is queried on the same stream.
+`--fake`: the engine without a model, at the speeds of `FAKE`, which are no device's; it compares policies, not
+machines.
 
-Beside the hit rate stands the share of the three that are asked for most, which no policy that does not know what comes
-exceeds for long; beside the first tokens what one copy from pinned host memory takes at this device's speed. Appends
-rows to benchmarks/results/serving_many_models.csv as each policy is done; what failed leaves the others' rows.
+Beside the hit rate stands the share of the three most requested models, which no policy without knowledge of the future
+exceeds for long; beside the first tokens stands the time of one copy from page-locked host memory at this device's
+speed. Rows are appended to benchmarks/results/serving_many_models.csv as each policy is done, so a failure does not
+lose the rows of other policies.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ from engine.protocol.tiers import Tier
 POLICIES = ("own", "lru", "all")
 POLICY_SETTING = "weights_policy"
 PLACES = ("device", "host", "disk")
-# What a runner rounds up, or keeps beside the numbers of the file.
+# Bytes that a runner adds by rounding up, or stores beside the numbers of the file.
 WEIGHTS_SLACK = 1.05
 PATIENT_MS = 3_600_000.0
-# Nothing is held back for anybody: the workload has no targets, and is of one share.
+# No floors reserve capacity: the workload has no targets, and one share.
 TIER = Tier(
     name="one",
     service_tier="default",
@@ -59,7 +62,7 @@ class Sizes:
     dtype: str
     models: int
     room: int  # models whose weights fit on the device
-    host: int  # and those in host memory
+    host: int  # and models in host memory
     residence_s: float
     arena_bytes: int
     sequences: int
@@ -73,7 +76,7 @@ class Sizes:
 
     @property
     def weights_bytes(self) -> int:
-        """Of one model."""
+        """Bytes of the weights of one model."""
         return shapes.parameters(self.shape) * (4 if self.dtype == "float32" else 2)
 
     @property
@@ -87,7 +90,8 @@ class Sizes:
         return sum(weights[: self.room]) / sum(weights)
 
 
-# The engine's own residence. Of 1,200 requests 12 are beyond p99; that of 10 seconds says nothing of a policy.
+# The engine's default residence. Of 1,200 requests 12 are beyond p99; the p99 of 10 seconds says nothing about a
+# policy.
 GPU = Sizes(shapes.LLAMA_1B, "bfloat16", 10, 3, 10, 2.0, 16 << 30, 64, 512, 40.0, 64, 128, 32, 3.0, 30.0)
 CPU = Sizes(shapes.SMALL, "float32", 10, 3, 10, 0.5, 32 << 20, 8, 128, 8.0, 8, 16, 8, 1.0, 4.0)
 
@@ -146,7 +150,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def loads(measured: Measured) -> float:
-    """Models that came onto the device between the first look within the window and the last."""
+    """Models that were loaded onto the device between the first and the last snapshot of the window."""
     within = [seen for at, seen in measured.watched if measured.began_s <= at <= measured.ended_s]
     if not within or not within[-1].models:
         return float("nan")
@@ -155,7 +159,8 @@ def loads(measured: Measured) -> float:
 
 
 def phase_figures(measured: Measured) -> dict[str, float]:
-    """Hit rates are of all that came within the window; an engine that does not say where models are has none."""
+    """Hit rates count all requests that arrived within the window; an engine that does not report where models are has
+    no hit rate."""
     name = measured.phase.name
     came = [r for r in measured.requests if measured.began_s <= r.due_s <= measured.ended_s]
     own = [request for request in came if request.token_s]
@@ -179,7 +184,7 @@ def _first_tokens(name: str, requests: Sequence[Request]) -> dict[str, float]:
 
 
 def report(found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, float]) -> dict[str, float]:
-    """The table, and the engine's own policy over each other one."""
+    """Print the table, and the ratio of the engine's default policy to each other policy."""
     names = list(dict.fromkeys(name for own in found.values() for name in own))
     print(f"{'':28}" + "".join(f"{policy:>12}" for policy in found))
     for name in names:
@@ -200,7 +205,7 @@ def report(found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, float]
 
 
 def run(policy: str, sizes: Sizes, models: Sequence[ModelConfig], directory: Path, kind: str) -> dict[str, float]:
-    """What was measured with this policy, however far it came."""
+    """The measurements with this policy; partial if it failed."""
     found: dict[str, float] = {}
     began = time.monotonic()
     try:
@@ -223,7 +228,7 @@ def figures(lines: Sequence[SocketLine], sizes: Sizes) -> dict[str, float]:
 
 
 def policies(asked: str) -> list[str]:
-    """Those that this engine has."""
+    """The policies that this engine has."""
     found = asked.split(",")
     unknown = sorted(set(found) - set(POLICIES))
     if unknown:
@@ -241,7 +246,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--seconds", type=float, help="of each load that is measured")
     parser.add_argument("--host", type=int, help="how many models' weights fit in host memory")
-    parser.add_argument("--residence-s", type=float, help="that a model stays at least")
+    parser.add_argument("--residence-s", type=float, help="minimum residence of a model")
     parser.add_argument("--rate", type=float, help="requests a second, at Poisson times")
     parser.add_argument("--dummy", action="store_true", help="random weights that no file has")
     parser.add_argument("--directory", type=Path, help="where the files lie: on a disk with room for one model")

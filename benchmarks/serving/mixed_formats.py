@@ -1,4 +1,4 @@
-"""A bf16, an fp8 and an int4 model in one arena, with adapters and two tiers: do traps, books and targets hold?
+"""A bf16, an fp8 and an int4 model in one arena, with adapters and two tiers: are pages, books and targets respected?
 
     python -m benchmarks.serving.mixed_formats [--seconds 30] [--lead-s 10] [--kv-pages 2048] [--cpu]
 
@@ -8,11 +8,11 @@ dealt over them. Premium: Poisson, 4 a second over all three, 512 tokens in, 64 
 1,000 prompt tokens until the first token, 60 ms between tokens. The real loop, scheduler and runner, with prefix cache
 and host pool. `--cpu`: small models in float32, appends no rows.
 
-Each check prints a line, and the exit status is 1 when one fails (benchmarks/serving/audit.py says what the traps are):
-every request ends as planned; no logits are NaN; the guard is untouched; arena and prefix cache are whole; tokens drawn
-are tokens delivered and discarded; all device seconds are charged; premium's p99 of TTFT and of the gaps between tokens
-are within the tier's targets; batch advances in every model; batch was preempted. Appends a row for each model to
-benchmarks/results/serving_mixed_formats.csv.
+Each check prints a line, and the exit status is 1 when one fails (benchmarks/serving/audit.py describes the poisoned
+pages): every request ends as planned; no logits are NaN; the guard is untouched; arena and prefix cache are whole;
+tokens drawn are tokens delivered and discarded; all device seconds are charged; premium's p99 of TTFT and of the gaps
+between tokens are within the tier's targets; batch advances in every model; batch was preempted. Appends a row for each
+model to benchmarks/results/serving_mixed_formats.csv.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SEQUENCES, STEP_TOKENS = 256, 2048
 CPU_SEQUENCES, CPU_STEP_TOKENS = 8, 128
 TTFT_BASE_MS, INTER_TOKEN_MS = 100.0, 60.0  # premium's targets
 WARM_OUTSTANDING = 8  # of each model
-NAMES_KEPT = 3  # of what a failed check found
+NAMES_KEPT = 3  # faults that are shown of a failed check
 # A step of it takes a busy CPU a few milliseconds.
 CPU_SHAPE = shapes.SMALL | {
     "vocab_size": 1024,
@@ -62,7 +62,7 @@ CPU_SHAPE = shapes.SMALL | {
 
 @dataclass(frozen=True)
 class Load:
-    """Premium's rate and batch's outstanding requests are of all models together."""
+    """`rate` of premium and `outstanding` of batch are for all models together."""
 
     prompt: int
     premium_new: int
@@ -88,8 +88,8 @@ class Served:
 @dataclass(frozen=True)
 class Check:
     name: str
-    faults: Sequence[str]  # none: it holds
-    says: str = ""  # when it holds
+    faults: Sequence[str]  # empty: the check passed
+    says: str = ""  # the line of a passed check
 
 
 def gpu_served(arguments: argparse.Namespace) -> Served:
@@ -190,7 +190,8 @@ def checks(audit: Audit, done: Sequence[Measured], served: Served) -> list[Check
 
 
 def ending_fault(request: Request) -> str:
-    """Why the request did not end as planned; "": it did. What is always outstanding is aborted with its phase."""
+    """Why the request did not end as planned; "": it did. Requests of an `outstanding` traffic are aborted at the end
+    of their phase."""
     made, asked = len(request.token_s), request.traffic.new_tokens
     if request.ending == "length" and made == asked:
         return ""

@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving.mixed_step [--decodes 128] [--adapters 16]
 
-Llama-3.1-8B's shape, so many decoding sequences of 500 tokens, and one chunk of 64, 256 or 2,048 prompt tokens beside
-them. Wall time from begin to result, median of 15. Appends rows to benchmarks/results/mixed_step.csv.
+Llama-3.1-8B's shape, `--decodes` decoding sequences of 500 tokens, and one chunk of 64, 256 or 2,048 prompt tokens
+beside them. Wall time from begin to result, median of 15. Appends rows to benchmarks/results/mixed_step.csv.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTEXT = 500
 
 
 def placed(sequence: Sequence, tokens: int, free: list[int], tokens_per_page: int) -> Sequence:
-    """With pages for so many tokens; what they hold does not matter."""
+    """A sequence with pages for `tokens` tokens; the contents do not matter."""
     count = -(-tokens // tokens_per_page)
     sequence.pages, free[:] = free[:count], free[count:]
     return sequence
@@ -65,7 +65,7 @@ def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
 
 
 def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, float]:
-    """Milliseconds of each way."""
+    """Milliseconds of each variant."""
     mixed, decodes, alone = (Step(1, llama.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
 
     def run(*steps: Step) -> None:

@@ -1,9 +1,9 @@
-"""Multi-LoRA throughput on one GPU: the anchor's workload, exactly, through the real scheduler and runner.
+"""Multi-LoRA throughput on one GPU: exactly the reference workload, through the real scheduler and runner.
 
     python -m benchmarks.serving.offline [--adapters 0,1,8,16,64,256] [--repeats 2] [--quantize fp8] [--kv fp8]
 
 Llama-3.1-8B's shape with random weights in bfloat16, adapters of rank 16 on all seven linear modules, 512 requests at
-once of 128 random prompt tokens and 128 greedy output tokens (nothing stops them), at most 256 sequences and 8,192
+once of 128 random prompt tokens and 128 greedy output tokens (no stop ids), at most 256 sequences and 8,192
 tokens a step, adapters warm and dealt round-robin. Beside every figure stands the bound: a step of ours without LoRA,
 and each distinct adapter of its batch read once, and each adapted output read and written once more, at this device's
 copy speed. Appends rows to benchmarks/results/serving_offline.csv.
@@ -34,11 +34,11 @@ from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Pending, Sequence, Step
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS, SEQUENCES, STEP_TOKENS, RANK = 512, 128, 128, 256, 8192, 16
-# Before the first adapter is known; 0 is base traffic on an engine whose arena holds the most that are asked for.
+# Adapter counts; 0 is base traffic on an engine whose arena holds the largest requested number of adapters.
 NO_ADAPTERS = -1
 # vLLM 0.24.0 on one H200 (2026-10), the better of its two settings, output tokens per second by distinct adapters.
 VLLM_TOK_S = {NO_ADAPTERS: 15491, 0: 15418, 1: 11942, 8: 10734, 16: 9347, 64: 5192, 256: 1860}
-# Nothing is held back for anybody: the workload has no targets.
+# No floors reserve capacity: the workload has no targets.
 PATIENT_MS = 3_600_000.0
 TIER = Tier(
     name="throughput",
@@ -112,7 +112,7 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
                 flight[0][1].draw(None)
         host_end = time.perf_counter()
         if not flight:
-            if scheduler.has_blocked_requests:  # none is in the arena yet
+            if scheduler.has_blocked_requests:  # no adapter is in the arena yet
                 continue
             break
         step, pending = flight.popleft()
@@ -156,13 +156,14 @@ def new_scheduler(runner: GpuRunner) -> Scheduler:
 
 
 def bound_seconds(base: Run, run: Run, adapter_bytes: float, output_bytes: int, ceilings: llama.Ceilings) -> float:
-    """The base's time, every distinct adapter of a step read once, every adapted output read and written once more."""
+    """The bound: the base's time, every distinct adapter of a step read once, every adapted output read and written
+    once more."""
     moved = run.adapter_reads * adapter_bytes + run.adapted_rows * 2 * output_bytes
     return base.seconds + moved / ceilings.copy_bytes_per_s
 
 
 def output_bytes(base: BaseShape) -> int:
-    """Of all adapted outputs of one token."""
+    """Bytes of all adapted outputs of one token."""
     return 2 * base.layers * sum(shape.out_features for shape in base.modules.values())
 
 
@@ -191,7 +192,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
     for count in [NO_ADAPTERS, *counts]:
         best = reference
         if count != NO_ADAPTERS:
-            # Without any in the batch, as many as ever are in the arena all the same.
+            # A batch without adapters has the largest number of adapters in the arena too.
             best = best_run(runner, digests[:count] or digests, digests[:count], arguments.repeats)
         bound = bound_seconds(reference, best, adapter_bytes, output_bytes(base), ceilings)
         share, bound_share = best.tok_s / reference.tok_s, reference.seconds / bound
@@ -217,7 +218,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def best_run(runner: GpuRunner, resident: list[str], dealt: list[str], repeats: int) -> Run:
-    """The best of `repeats`, after one that makes the adapters resident and warms everything."""
+    """The best of `repeats` runs, after a warm-up run that makes the adapters resident."""
     best: Run | None = None
     scheduler = new_scheduler(runner)
     for digest in runner.adapters.resident():

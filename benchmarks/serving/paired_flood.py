@@ -1,11 +1,12 @@
-"""Two trees of Laneway under the flood of flood.py, in turn on one device: what a change costs.
+"""Two trees of Laneway under the flood of flood.py, in turn on one device: the cost of a change.
 
     python -m benchmarks.serving.paired_flood --other DIR [--names NEW,OLD] [--turns 4] [--seconds 15] [--cpu]
         [--quantize fp8] [--kv fp8]
 
 A device that has just started is up to 2 % faster than minutes later, as much as a change may cost. So both trees load
-at once, each in a process of its own, and one floods while the other is idle: new, old, old, new, and so on. `--other`
-is the root of the old tree (`git worktree add DIR COMMIT`). Premium's requests are due at the same times in each turn.
+at once, each in a separate process, and one runs the flood while the other is idle: new, old, old, new, and so on.
+`--other` is the root of the old tree (`git worktree add DIR COMMIT`). Premium's requests are due at the same times in
+each turn.
 
 Appends a row for each turn to benchmarks/results/serving_paired_flood.csv, and prints the ratios of the means.
 """
@@ -34,8 +35,8 @@ WARM_REQUESTS = 64
 
 
 def side(seconds: float, lead_s: float, turns: int, options: list[str], *, cpu: bool) -> None:
-    """One tree's process: says that it is ready, floods once for each line that it reads, and writes its row.
-    `options`: more of the flood's."""
+    """One tree's process: reports that it is ready, runs the flood once for each line that it reads, and writes its
+    row. `options`: further options of the flood."""
     from benchmarks.serving import flood, gateway
     from benchmarks.serving.gateway import Measured, Phase
 
@@ -60,7 +61,7 @@ def side(seconds: float, lead_s: float, turns: int, options: list[str], *, cpu: 
 
 
 def _figures(own: Any, measured: Any, first: dict[Any, int]) -> Row:
-    """Of one turn, from the frames that arrived since it began; the requests are left without times."""
+    """The figures of one turn, from the frames that arrived since it began. The requests are left without times."""
     from benchmarks.serving.gateway import FrameReader, Tokens, decode_from_engine
 
     began, ended = measured.began_s, measured.ended_s
@@ -105,7 +106,7 @@ def start(tree: Path, options: list[str]) -> subprocess.Popen[str]:
 
 
 def read_row(process: subprocess.Popen[str]) -> Row | None:
-    """The next row; None: it is ready for its next turn. What else it prints is passed on."""
+    """The next row; None: it is ready for its next turn. Its other output is passed on."""
     assert process.stdout is not None
     for line in process.stdout:
         if line == "ready\n":
@@ -149,7 +150,7 @@ def measure(trees: dict[str, Path], given: argparse.Namespace) -> list[Row]:
 
 
 def format_options(given: argparse.Namespace) -> list[str]:
-    """Of the flood; nothing where a tree may not have them."""
+    """The flood's options of formats; none if a tree may lack them."""
     options = [] if given.quantize == "none" else ["--quantize", given.quantize]
     return options + ([] if given.kv == "auto" else ["--kv", given.kv])
 
@@ -162,7 +163,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="measured in a turn")
     parser.add_argument("--lead-s", type=float, default=10.0, help="of flood before that")
     parser.add_argument("--cpu", action="store_true", help="the demo model on this CPU")
-    # Not of benchmarks.serving.formats: this file runs in the other tree too, which may not have it.
+    # Not imported from benchmarks.serving.formats: this file also runs in the other tree, which may lack that module.
     parser.add_argument("--quantize", choices=("none", "fp8", "int8", "int4"), default="none", help="of the weights")
     parser.add_argument("--kv", choices=("auto", "fp8"), default="auto", help="dtype of K and V")
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What penalties and biases cost on one GPU: the offline workload, base traffic, sampled, one kind of request a run.
+"""The cost of penalties and biases on one GPU: the offline workload, base traffic, sampled, one kind of request a run.
 
     python -m benchmarks.serving.penalties [--repeats 3] [--prompt 128]
 
@@ -59,7 +59,7 @@ def measure(repeats: int, prompt: int, arena_gib: float) -> list[dict[str, objec
     best: dict[str, offline.Run] = {}
     for repeat in range(repeats + 1):  # the first warms everything
         for place, kind in enumerate(KINDS):
-            seed = repeat * len(KINDS) + place  # prompts of its own: no run hits another's prefix pages
+            seed = repeat * len(KINDS) + place  # different prompts: no run hits another's prefix pages
             run = offline.drive(runner, scheduler, requests_of(kind, seed, prompt))
             if repeat and (kind not in best or run.seconds < best[kind].seconds):
                 best[kind] = run

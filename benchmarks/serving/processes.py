@@ -1,6 +1,6 @@
-"""Engines as processes of their own, and the lines over which a measuring gateway talks to them.
+"""Engines in separate processes, and the connections over which a measuring gateway talks to them.
 
-It knows the configuration, the socket and the frames; it must never know what is inside an engine, nor load torch.
+It knows the configuration, the socket and the frames; it must never know the internals of an engine, nor load torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START_S_MAX = 400.0  # loading weights, compiling kernels the first time, and ca
 STOP_S_MAX = 10.0
 HELLO_S_MAX = 10.0
 READ_BYTES = 1 << 20
-LOG_LINES = 15  # shown of an engine that did not start
+LOG_LINES = 15  # lines of log that are shown of an engine that did not start
 
 
 class NotStarted(Exception):
@@ -37,7 +37,7 @@ class NotStarted(Exception):
 
 
 class SocketLine(Line):
-    """To an engine's socket. What it says goes to a gateway, from a thread of its own, once `listen` was called."""
+    """A connection to an engine's socket. After `listen`, a separate thread passes the engine's frames to a gateway."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +92,7 @@ class SocketLine(Line):
 
 
 class EngineProcess:
-    """`python -m engine`; its log goes to a file beside its socket."""
+    """`python -m engine`; its log is written to a file beside its socket."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class EngineProcess:
         flags: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`flags`: further options of the command. `environ`: of the process, instead of this process's own."""
+        """`flags`: further options of the command. `environ`: of the process, instead of this process's environment."""
         self.path = directory / f"{name}.sock"
         self._log = directory / f"{name}.log"
         config = directory / f"{name}.json"
@@ -121,7 +121,7 @@ class EngineProcess:
             )
 
     def wait(self) -> float:
-        """Until it is ready; how many seconds that took since it was begun. Raises NotStarted."""
+        """Wait until it is ready. Returns the seconds since its start. Raises NotStarted."""
         assert self._process.stdout is not None
         left = max(0.0, self._began + START_S_MAX - time.monotonic())
         readable, _, _ = select.select([self._process.stdout], [], [], left)
@@ -131,7 +131,7 @@ class EngineProcess:
         return time.monotonic() - self._began
 
     def captured_s(self) -> float:
-        """What its log says that capturing graphs took."""
+        """Seconds of capturing graphs, from its log."""
         lines = (json.loads(line) for line in self._log.read_text(errors="replace").splitlines() if line[:1] == "{")
         return float(sum(line["seconds"] for line in lines if line.get("event") == "graphs.captured"))
 
@@ -142,7 +142,7 @@ class EngineProcess:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def stop(self) -> None:
@@ -160,7 +160,7 @@ class EngineProcess:
 def started(
     directory: Path, settings: Mapping[str, Mapping[str, Any]], *, fake: bool = False
 ) -> Iterator[list[SocketLine]]:
-    """An engine for each name, begun at once; lines to them. Raises NotStarted."""
+    """An engine for each name, all started at once, and connections to them. Raises NotStarted."""
     with contextlib.ExitStack() as stack:
         processes = {}
         for name, own in settings.items():
@@ -178,8 +178,8 @@ def started(
 
 
 def measure(lines: Sequence[SocketLine], phases: Sequence[Phase], seed: int) -> tuple[list[Measured], str]:
-    """The phases one after another over engines that serve different models, until one fails: those that did not, and
-    why that one did. The lines are closed afterwards."""
+    """Run the phases one after another over engines that serve different models, until a phase fails. Returns the
+    results of the earlier phases, and the failure. The connections are closed afterwards."""
     models = {info.name: line for line in lines for info in line.models}
     vocab = min(info.vocab_size for line in lines for info in line.models)
     gateway = Gateway(models, {}, vocab, seed)
@@ -187,7 +187,7 @@ def measure(lines: Sequence[SocketLine], phases: Sequence[Phase], seed: int) -> 
         line.listen(gateway)
     done, failed = 0, ""
     gc.collect()
-    gc.disable()  # a collection would be taken for a long step
+    gc.disable()  # a collection would look like a long step
     try:
         for phase in phases:
             gateway.run((phase,))
@@ -207,7 +207,7 @@ def measure(lines: Sequence[SocketLine], phases: Sequence[Phase], seed: int) -> 
 
 
 def settings_of(config: EngineConfig, **more: Any) -> dict[str, Any]:
-    """As engine.json has it; `more` of the engine's settings by name."""
+    """The settings of engine.json; `more`: further settings by name."""
     found: dict[str, Any] = msgspec.to_builtins(config)
     return found | more
 

@@ -1,6 +1,6 @@
 """Shapes of models that benchmarks serve with random weights, how large they are, and their directories.
 
-Numbers alone, but for the files of `write_files`, which need torch.
+Only `write_files` needs torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
     "attention_bias": False, "mlp_bias": False,
 }  # fmt: skip
-# Llama-3.1-8B's is a file, which other benchmarks read too.
+# The shape of Llama-3.1-8B is in a file, which other benchmarks read too.
 LLAMA_8B = Path(__file__).with_name("llama-3.1-8b.json")
 # Llama-3.2-1B's.
 LLAMA_1B: dict[str, Any] = _LLAMA | {
@@ -47,7 +47,7 @@ def parameters(shape: dict[str, Any]) -> int:
 
 
 def kv_elements(shape: dict[str, Any]) -> int:
-    """Of one token."""
+    """KV elements of one token."""
     return int(2 * shape["num_hidden_layers"] * _kv_size(shape))
 
 
@@ -56,7 +56,7 @@ def _kv_size(shape: dict[str, Any]) -> int:
 
 
 def dummy(directory: Path, name: str, shape: dict[str, Any], dtype: str) -> ModelConfig:
-    """With random weights that no file has, and a digest of its own."""
+    """A model with random weights without files, and a unique digest."""
     path = directory / name
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(shape))
@@ -64,7 +64,7 @@ def dummy(directory: Path, name: str, shape: dict[str, Any], dtype: str) -> Mode
 
 
 def linked(directory: Path, name: str, files: Path, dtype: str) -> ModelConfig:
-    """With the weights in `files`, under a name and a digest of its own."""
+    """A model with the weights in `files`, with a unique name and digest."""
     path = directory / name
     path.mkdir(exist_ok=True)
     for file in files.iterdir():

@@ -63,7 +63,7 @@ VOCABULARY = 49_152
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 ENGINES, ADAPTERS, RANK = 2, 64, 16
 TENANT_OF = {"premium": "acme", "batch": "initech"}
-LOAD_PROCESSES = 4  # an engine
+LOAD_PROCESSES = 4  # per engine
 READY_S_MAX = 120.0
 QUIET_S_MAX = 60.0
 RUN_S_MAX = 400.0
@@ -72,7 +72,7 @@ UNLIMITED = "[limits]\nrequests_per_minute = 100000000\ntokens_per_minute = 1000
 
 @dataclass(frozen=True)
 class Size:
-    """`requests`, `outstanding` and `rate` (premium's, a second) are an engine's. Lengths in tokens."""
+    """`requests`, `outstanding` and `rate` (of premium, a second) are per engine. Lengths in tokens."""
 
     adapters: int
     requests: int
@@ -101,7 +101,8 @@ def model_directory(directory: Path, shape: dict[str, Any], tokenizer: Path) -> 
 
 
 def store_adapter(store: Path, source: Path, base: BaseShape, dtype: str, number: int) -> str:
-    """The adapter of `source` with its numbers rotated by `number` places, as a content of its own; its digest."""
+    """The adapter of `source` with its numbers rotated by `number` places, so that its content is distinct. Returns its
+    digest."""
     with tempfile.TemporaryDirectory(dir=store.parent) as scratch:
         own = Path(shutil.copytree(source, Path(scratch) / "adapter"))
         weights = (own / WEIGHTS_FILE).read_bytes()
@@ -115,7 +116,7 @@ def store_adapter(store: Path, source: Path, base: BaseShape, dtype: str, number
 
 
 def store_adapters(stack: Stack, shape: dict[str, Any], count: int, dtype: str) -> list[str]:
-    """Their names, callable by every tenant."""
+    """Store adapters that every tenant may call. Returns their names."""
     base, store = BaseShape.from_config(shape), stack.config.adapters_dir
     recipe = Recipe(1, RANK, (*ATTENTION, *(name for name in PARENTS if name not in ATTENTION)), scale=1.0)
     store.mkdir(parents=True, exist_ok=True)
@@ -146,6 +147,14 @@ def tiers(*, cpu: bool) -> tuple[Tier, ...]:
         Tier(name="standard", service_tier="default", **slow),
         Tier(name="batch", service_tier="flex", floor=0.05, crowd_part=1.0, **slow),
     )  # fmt: skip
+
+
+def tiers_toml(*, cpu: bool) -> str:
+    """The tiers as text for laneway.toml."""
+    return "".join(
+        "[[tiers]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in tier.items() if value is not None)
+        for tier in msgspec.to_builtins(tiers(cpu=cpu))
+    )
 
 
 def engine_config(model_dir: Path, *, cpu: bool) -> EngineConfig:
@@ -185,7 +194,7 @@ class Stage:
         self.stack.config_file.write_text(f"{self.toml}\n{listed}")
 
     def wait_listed(self, count: int) -> None:
-        """Each worker answers some of the looks: all must see `count` ready engines many times in a row."""
+        """Each request may reach another worker, so `count` ready engines must be seen many times in a row."""
         deadline, seen = time.monotonic() + READY_S_MAX, 0
         while seen < 8 * self.stack.workers:
             assert time.monotonic() < deadline, f"{count} engines are not ready"
@@ -204,7 +213,7 @@ class Stage:
         tenant = TENANT_OF[tier]
         started = []
         for number in range(processes):
-            # The adapters are dealt in turn: each process begins at another one.
+            # The adapters are dealt in turn: each process begins at a different adapter.
             first = number * len(self.adapters) // processes
             models = self.adapters[first:] + self.adapters[:first]
             file = self.stack.directory / f"{tier}-{number}.json"
@@ -226,7 +235,7 @@ class Stage:
         )  # fmt: skip
 
     def mixed(self, engines: int, seconds: float, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Reports of premium and of batch."""
+        """The load tool's reports of premium and of batch."""
         size = self.size
         common = ("--prompt-tokens", str(size.mixed_prompt - size.prefix), "--shared-prefix", str(size.prefix))
         processes = LOAD_PROCESSES * engines
@@ -270,18 +279,14 @@ def finished(started: list[tuple[subprocess.Popen[bytes], Path]]) -> list[dict[s
 
 @contextlib.contextmanager
 def staged(directory: Path, database_url: str, options: argparse.Namespace) -> Iterator[Stage]:
-    """Engines and gateway run; the roster lists one engine."""
+    """Start engines and gateway; the roster lists one engine."""
     cpu = bool(options.cpu)
     size = CPU_SIZE if cpu else GPU_SIZE
     shape = (shapes.SMALL if cpu else shapes.llama_8b()) | {"vocab_size": VOCABULARY}
     model_dir = model_directory(directory / "model", shape, options.tokenizer)
     config = engine_config(model_dir, cpu=cpu)
     stack = Stack(directory, database_url, model_dir, workers=options.workers)
-    rows = "".join(
-        "[[tiers]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in tier.items() if value is not None)
-        for tier in msgspec.to_builtins(tiers(cpu=cpu))
-    )
-    stack.toml = f"{UNLIMITED}[fleet]\nresume_wait_s = 60\n{rows}"
+    stack.toml = f"{UNLIMITED}[fleet]\nresume_wait_s = 60\n{tiers_toml(cpu=cpu)}"
     with contextlib.ExitStack() as leave:
         # While this process makes the adapters, the engines compile and capture.
         engines = []
@@ -337,7 +342,7 @@ def row_of(name: str, engines: int, premium: list[dict[str, Any]], batch: list[d
 
 
 def run(stage: Stage, options: argparse.Namespace) -> tuple[list[dict[str, object]], list[str]]:
-    """Rows, and what failed."""
+    """The rows, and the failures."""
     rows: list[dict[str, object]] = []
     errors: dict[str, int] = {}
     answered = 0

@@ -1,17 +1,17 @@
-"""Two models in one engine against two engines that share the GPU, and what it costs to go from one model to the other.
+"""Two models in one engine against two engines that share the GPU, and the cost of a switch between models.
 
     python -m benchmarks.serving.two_models [--cpu] [--seconds 40] [--setups one,two] [--note TEXT]
 
 "one": an engine process with two models of Llama-3.1-8B's shape, random weights in bfloat16. "two": an engine process
 for each, with half of the arena and half of the sequences, at the same time on the same GPU. All are `python -m engine`
-behind their sockets, and get the same seeded traffic over both models: premium and standard at Poisson times, as many
-batch requests outstanding as fill the arena. Then 64 decodes of the first model alone, and beside 64 of the second:
-a step that follows one of the other model, over one alone, is what a switch costs. TTFT counts from when a request was
-due. `--cpu`: a small model, to see that it runs.
+behind their sockets, and receive the same seeded traffic over both models: premium and standard at Poisson times, as
+many batch requests outstanding as fill the arena. Then 64 decodes of the first model alone, and beside 64 of the
+second: the cost of a switch is the time of a step after the other model's step, over a step of one model alone. TTFT
+counts from when a request was due. `--cpu`: a small model, as a test of the program.
 
 Beside the tokens a second stands the bound: each model's weights read once for the rows that the arena holds, their KV
 read, at this device's copy speed, and the prompts' products at its product speed. Appends rows to
-benchmarks/results/serving_two_models.csv as each set-up is done; what failed leaves the other's rows.
+benchmarks/results/serving_two_models.csv as each set-up is done, so a failure does not lose the other set-up's rows.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def tiers(sizes: Sizes) -> tuple[Tier, ...]:
 
 
 def engine_settings(setup: str, sizes: Sizes, models: Sequence[ModelConfig], device: str) -> dict[str, dict[str, Any]]:
-    """By the engine's name: one with all models, or one for each with its part of what they share."""
+    """Settings by the engine's name: one engine with all models, or an engine for each model with half of the arena and
+    sequences."""
     served = [tuple(models)] if setup == "one" else [(model,) for model in models]
     found = {}
     for own in served:
@@ -185,7 +186,7 @@ def mixed_figures(mixed: Measured, sizes: Sizes) -> dict[str, float]:
         found[f"{tier}_ttft_p50_ms"], found[f"{tier}_ttft_p99_ms"] = percentile(ttft, 50), percentile(ttft, 99)
         kept = sum(request.ttft_ms <= target_ms(request, sizes) for request in own)
         found[f"{tier}_ttft_target_ms"] = target_ms(due[0], sizes) if due else float("nan")
-        found[f"{tier}_ttft_in_target"] = kept / max(1, len(due))  # one without an answer missed it
+        found[f"{tier}_ttft_in_target"] = kept / max(1, len(due))  # a request without an answer missed it
         found[f"{tier}_unanswered"] = float(len(due) - len(own))
     for tier in ("premium", "standard", "batch"):
         gaps = [gap for request in mixed.of(tier) for gap in request.gaps_ms()]
@@ -196,7 +197,8 @@ def mixed_figures(mixed: Measured, sizes: Sizes) -> dict[str, float]:
 
 
 def switch_figures(alone: Measured, beside: Measured) -> dict[str, float]:
-    """Of one engine; of two none of the steps is switched to, and gaps tell how they share the device."""
+    """Figures of switches in one engine. With two engines no step follows another model's, and the gaps show how they
+    share the device."""
     before = [1000 * step.seconds for step in alone.steps]
     after = [1000 * step.seconds for step in beside.steps if step.switched]
     found = {"step_alone_p50_ms": percentile(before, 50), "step_alone_p99_ms": percentile(before, 99)}
@@ -212,24 +214,24 @@ def switch_figures(alone: Measured, beside: Measured) -> dict[str, float]:
 
 
 def bound_tok_s(sizes: Sizes, device: ceilings.Device) -> float:
-    """Of batch alone: full steps of as many rows as the arena holds halfway through their answers."""
+    """The bound of batch alone: full steps of as many rows as the arena holds halfway through their answers."""
     prompt, new = sizes.prompt, sizes.new[2]
     context = prompt + new / 2
     rows = min(sizes.sequences, sizes.arena_tokens / context)
     weights = len(MODELS) * shapes.parameters(sizes.shape) * sizes.itemsize
     kv = rows * context * shapes.kv_elements(sizes.shape) * sizes.itemsize
     prefill_flops = 2 * shapes.parameters(sizes.shape) * rows * prompt / new
-    # The device's copy speed counts bytes read and written: what is only read goes no faster.
+    # The device's copy speed counts bytes read and written: reads alone are not faster.
     return rows / ((weights + kv) / device.copy_bytes_per_s + prefill_flops / device.product_flops_per_s)
 
 
 def bound_step_ms(sizes: Sizes, device: ceilings.Device) -> float:
-    """Of `switch_rows` decodes, their KV left out."""
+    """The bound of a step of `switch_rows` decodes, without their KV."""
     return 1000 * shapes.parameters(sizes.shape) * sizes.itemsize / device.copy_bytes_per_s
 
 
 def report(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The table, and the ratios that need both set-ups."""
+    """Print the table, and the ratios that need both set-ups."""
     ratios: dict[str, float] = {}
     names = list(dict.fromkeys(name for own in found.values() for name in own))
     print(f"{'':28}" + "".join(f"{setup:>12}" for setup in found))
@@ -253,7 +255,7 @@ def report(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def run(setup: str, sizes: Sizes, device: str, seed: int) -> dict[str, float]:
-    """What was measured of this set-up, however far it came."""
+    """The measurements of this set-up; partial if it failed."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)

@@ -1,5 +1,5 @@
-"""The budgets of end users. A budget with `per_end_user` is a template: each end user that a request names has a budget
-of its own with the template's unit, period and limit, which the first hold that names the end user makes.
+"""The budgets of end users. A budget with `per_end_user` is a template: each end user that a request names has a
+separate budget with the template's unit, period and limit. The first hold that names the end user creates it.
 
 This module knows end users by digest, never by name. The id of an end user's budget follows from the template, its salt
 and the digest. The budget is its own scope id, so a hold finds it by that id alone.
@@ -109,7 +109,7 @@ def _existing(connection: sa.Connection, wanted: Iterable[_WantedBudget]) -> set
 
 
 def _found(wanted: _WantedBudget, existing: Collection[str]) -> str | None:
-    """The shared budget exists once the template is full; then no further end user gets a budget of its own."""
+    """The shared budget exists once the template is full; then no further end user gets a separate budget."""
     return next((one for one in (wanted.id, wanted.shared_id) if one in existing), None)
 
 

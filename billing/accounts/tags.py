@@ -63,7 +63,8 @@ def store_tag_set(connection: sa.Connection, tenant_id: str, tags: Mapping[str, 
 
 
 def has_tags(tag_set_id: sa.ColumnElement[Any], wanted: Collection[tuple[str, str]]) -> list[sa.ColumnElement[bool]]:
-    """Conditions for the tag set of a row: for each name one of the wanted values. "" matches rows without the name."""
+    """Conditions for the tag set of a row: for each name one of the wanted values. "" matches rows that lack the
+    name."""
     conditions: list[sa.ColumnElement[bool]] = []
     for name in dict.fromkeys(name for name, _ in wanted):
         values = [value for name_, value in wanted if name_ == name]

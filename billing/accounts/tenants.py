@@ -1,4 +1,4 @@
-"""Tenants and their projects. Every write bumps the revision in its own transaction. Knows nothing of keys."""
+"""Tenants and their projects. Every write bumps the revision in its own transaction. This module knows no keys."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Project(msgspec.Struct, frozen=True):
-    """A group of a tenant's keys. `default_max_tokens` applies to requests without a limit of their own whose key has
-    no default either. An archived project has no usable key."""
+    """A group of a tenant's keys. `default_max_tokens` applies to requests that state no limit and whose key has no
+    default. An archived project has no usable key."""
 
     id: str
     tenant_id: str

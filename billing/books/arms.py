@@ -23,8 +23,8 @@ _ARM = (_usage.c.model, _usage.c.adapter, _usage.c.adapter_version)
 
 class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
     """One arm. `failed`: requests that ended because an engine or a gateway failed. `cost_picos` by currency.
-    Percentiles of seconds to the first token, and the device's seconds per token made, are of at most the newest
-    SAMPLE_MAX requests of all arms together; null: the arm has none of these requests."""
+    Percentiles of seconds to the first token, and the device's seconds per token made, are computed from at most the
+    newest SAMPLE_MAX requests of all arms together; null: none of these requests is the arm's."""
 
     model: str
     adapter: str | None

@@ -149,7 +149,7 @@ def tax_lines(taxes: Sequence[Tax], net_minor: int) -> tuple[TaxLine, ...]:
 
 
 def profile_of(connection: sa.Connection, tenant_id: str) -> BillingProfile:
-    """The tenant's profile; an empty one if it has none."""
+    """The tenant's profile; an empty profile if none is stored."""
     return stored_profile(connection, tenant_id) or BillingProfile(tenant_id=tenant_id)
 
 

@@ -41,8 +41,8 @@ class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
-    """By currency, then tiers by rank. Usage rows up to `sequence` are included. `device_second_prices`: the cost of a
-    device second by currency; `device_second_picos`: of currencies without a price of their own."""
+    """Margins by currency, then tiers by rank. Usage rows up to `sequence` are included. `device_second_prices`: the
+    cost of a device second by currency; `device_second_picos`: of currencies that `device_second_prices` lacks."""
 
     month: str
     sequence: int
@@ -145,8 +145,8 @@ def preview(
     tenant_id: str | None = None,
 ) -> Preview:
     """Compute the charges for the month's usage of a model or an adapter at the prices `tiers`. Usage of a model's
-    adapters is included unless the adapter has prices of its own. The charge of a tier without new prices does not
-    change. Raises InvalidValue."""
+    adapters is included unless the adapter has its own prices. The charge of a tier without new prices does not change.
+    Raises InvalidValue."""
     periods.check_month(month)
     versions = tables.price_versions
     keys = (_hours.c.tenant_id, _hours.c.tier)

@@ -175,7 +175,7 @@ def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tupl
 
 
 def _sums(row: sa.Row[Any], names: list[str]) -> GroupSums:
-    """From a row with the bucket, the groups, the currency, then the sums in the order of _SUMMED, and device_s.
+    """Parse a row with the bucket, the groups, the currency, then the sums in the order of _SUMMED, and device_s.
     Columns are read by index, for speed."""
     values = tuple(row)
     at = 1 + len(names)

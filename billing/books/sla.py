@@ -1,12 +1,12 @@
 """Counts of requests within their targets, folded from usage rows into sla_quarters. Each row is folded once,
-in the order of its sequence, as the roll-ups are (rollups.py), with a cursor of its own, so that a fault here cannot
+in the order of its sequence, as the roll-ups are (rollups.py), with a separate cursor, so that a fault here cannot
 delay the books.
 
-A row is measured if it has targets: those in force at its first token. It is within its target for the first token if
-`ttft_s` ≤ `ttft_target_s`, and within its target between tokens if `itl_s` ≤ `itl_target_s`. `ttft_s` counts from the
-request's arrival at the gateway. `itl_s` is the mean time between the tokens of the request's slowest text as they
-arrived at the gateway; a request with a single token has none. Requests without a usage row are counted by
-`count_unserved`. All moments are microseconds UTC.
+A row is measured if it has targets, which are the targets in force at its first token. It is within its target for the
+first token if `ttft_s` ≤ `ttft_target_s`, and within its target between tokens if `itl_s` ≤ `itl_target_s`. `ttft_s`
+counts from the request's arrival at the gateway. `itl_s` is the mean time between the tokens of the request's slowest
+text as they arrived at the gateway; a request with a single token has no `itl_s`. Requests without a usage row are
+counted by `count_unserved`. All moments are microseconds UTC.
 """
 
 from __future__ import annotations
@@ -83,6 +83,13 @@ class SlaCounts:
         self.sketches["itl_sketch"].count_duration(row.itl_s)
         self.sketches["pause_sketch"].count_duration(row.pause_s)
 
+    def add_counts(self, other: SlaCounts) -> None:
+        """Add the counts and durations of other requests."""
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        for name, sketch in other.sketches.items():
+            self.sketches[name].merge_sketch(sketch)
+
 
 class SlaCursor(msgspec.Struct, frozen=True):
     """A row of sla_cursor."""
@@ -107,11 +114,13 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
     found: dict[QuarterKey, SlaCounts] = {}
     for row in connection.execute(_ROWS.where(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)):
         quarter = row.finished_at - row.finished_at % QUARTER
-        for tenant_id in (row.tenant_id, NONE):
-            key = QuarterKey(tenant_id, quarter, row.tier, row.model)
-            if (counts := found.get(key)) is None:
-                counts = found[key] = SlaCounts()
-            counts.count_row(row)
+        key = QuarterKey(row.tenant_id, quarter, row.tier, row.model)
+        if (counts := found.get(key)) is None:
+            counts = found[key] = SlaCounts()
+        counts.count_row(row)
+    for key, counts in list(found.items()):
+        of_all = msgspec.structs.replace(key, tenant_id=NONE)
+        found.setdefault(of_all, SlaCounts()).add_counts(counts)
     _merge_stored(connection, found)
     _add(connection, {key: each.counts for key, each in found.items()}, found)
     values = {"sequence": upto, "folded_at": clock(connection)}
@@ -141,7 +150,8 @@ def delete_quarters(connection: sa.Connection, before: int, limit: int) -> int:
 
 
 def _merge_stored(connection: sa.Connection, found: Mapping[QuarterKey, SlaCounts]) -> None:
-    """Add the stored sketches to those of `found`. The cursor is locked, so no other transaction writes a sketch."""
+    """Add the stored sketches to the sketches of `found`. The cursor is locked, so no other transaction writes a
+    sketch."""
     keys = [msgspec.structs.astuple(key) for key in found]
     stored = sa.select(*_KEY, *(_quarters.c[name] for name in SKETCHES))
     for at in range(0, len(keys), KEYS_AT_ONCE):

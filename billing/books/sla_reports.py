@@ -90,8 +90,8 @@ class SlaGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlaReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`recorded_since`: the first quarter-hour of any tenant; None: there is none yet. `folded_at`: requests that were
-    settled until then are in the report."""
+    """`recorded_since`: the first quarter-hour of any tenant; None: no such row exists yet. `folded_at`: requests that
+    were settled until then are in the report."""
 
     tenant_id: str | None
     time_zone: str

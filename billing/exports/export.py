@@ -264,7 +264,8 @@ class _Export:
         self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
         self._tags: dict[str, dict[str, str]] = {}  # by tag set
-        # Read before the first row: of an open period, usage up to here is exported, as it is in the roll-ups.
+        # Read before the first row: of an open period, usage up to here is exported, and the roll-ups include the same
+        # usage.
         self._upto = rollups.read_cursor(connection).sequence
         self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
 

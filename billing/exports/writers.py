@@ -26,7 +26,7 @@ class Writer(Protocol):
     def write(self, rows: Sequence[Row]) -> None: ...
 
     def close(self) -> None:
-        """Write buffered rows to the file, which stays open."""
+        """Write buffered rows to the file, which remains open."""
 
 
 class MissingLibrary(Exception):

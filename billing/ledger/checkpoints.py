@@ -23,7 +23,7 @@ _usage = tables.usage
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """The usage of a request so far. `prompt_tokens` includes `cached_tokens`. `engines`: as in Settlement; it may also
-    count tokens after the `completion_tokens`, which nobody can read yet."""
+    count tokens after the `completion_tokens`, which the caller cannot read yet."""
 
     request_id: str
     prompt_tokens: int
@@ -34,7 +34,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool:
     """Replace the request's checkpoint. False: the hold has ended without its gateway, so no more tokens may become
-    readable; the caller rolls back or writes none. The hold stays locked until the transaction ends."""
+    readable; the caller rolls back or writes none. The hold remains locked until the transaction ends."""
     hold = sa.select(_holds.c.state, _holds.c.ending).where(_holds.c.request_id == checkpoint.request_id)
     row = connection.execute(hold.with_for_update(read=True)).one_or_none()
     if row is None or row.state not in ("held", "settled") or row.ending == GATEWAY_DEAD:
@@ -47,7 +47,7 @@ def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool
 
 
 def usage_so_far(connection: sa.Connection, request_id: str) -> Checkpoint | None:
-    """What the request is billed; while its hold is open, its checkpoint. None: it has neither."""
+    """The billed usage of a request; while its hold is open, its checkpoint. None: it has neither."""
     columns = (_usage.c.prompt_tokens, _usage.c.cached_tokens, _usage.c.completion_tokens)
     billed = sa.select(_usage.c.request_id, *columns).where(_usage.c.request_id == request_id)
     if (row := connection.execute(billed).one_or_none()) is not None:

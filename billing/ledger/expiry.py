@@ -32,8 +32,8 @@ _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").ord
 
 def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int = EXPIRE_GROUP_MAX) -> list[str]:
     """End at most `limit` holds whose gateway has no lease that is valid at `now`; return their request ids. The
-    auditing gateway `gateway_id` counts as alive. The lease rows stay locked until the transaction ends, so no gateway
-    renews meanwhile."""
+    auditing gateway `gateway_id` counts as alive. The lease rows remain locked until the transaction ends, so no
+    gateway renews meanwhile."""
     rows = connection.execute(_LOCK_LEASES).all()
     alive = [row.gateway_id for row in rows if is_live(row.renewed_at, row.expires_at, now)] + [gateway_id]
     # The query locks the rows that it reads, and omits holds that were settled meanwhile.

@@ -107,7 +107,8 @@ class Journal:
             _write(self._descriptor, data, self.used)
             os.fsync(self._descriptor)
         except OSError as error:
-            # What is on the disk is unknown now: a further fsync may succeed although these pages were not written.
+            # The contents of the disk are unknown now: a further fsync may succeed although these pages were not
+            # written.
             self.failed = f"{self.path}: {error.strerror}"
             with contextlib.suppress(OSError):  # an adopting process must not settle endings that were reported lost
                 _write(self._descriptor, bytes(_HEADER.size), self.used)
@@ -131,7 +132,7 @@ class Journal:
 
     def clear(self, upto: int) -> bool:
         """Remove all records and return True; return False if there are records after the offset `upto`. The records of
-        a failed journal stay in the file. Raises JournalFailed."""
+        a failed journal remain in the file. Raises JournalFailed."""
         if self.used > upto:
             return False
         if not self.used or self.failed:

@@ -85,8 +85,8 @@ class Ledger:
     """One per gateway process and event loop. `gateway_id` is unique per process: holds belong to this gateway while
     its lease is valid.
 
-    It is a coalescer with a loop of its own, because it differs from `billing.coalescer` in four ways: a transaction
-    takes from two queues with a bound each; transactions have a minimum interval, and endings alone wait for it; an
+    It is a coalescer with a separate loop, because it differs from `billing.coalescer` in four ways: a transaction
+    takes from two queues, each with a bound; transactions have a minimum interval, and endings alone wait for it; an
     ending is recorded even if its caller was cancelled; and when the database is unavailable, all holds fail at once,
     while the ledger's own voids are repeated."""
 

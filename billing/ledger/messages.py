@@ -74,10 +74,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class HoldRefused(msgspec.Struct, frozen=True):
-    """Nothing was held. `resets_at`: the end of the budget's window; None if waiting does not help. `nothing_left`: the
-    posted usage alone, without open holds, leaves too little for any request until then. `budget` and `limit`: scope,
-    unit and period of the budget, for example tenant_money_month, and its limit in tokens or picos; "" and 0 without a
-    budget."""
+    """The hold was refused. `resets_at`: the end of the budget's window; None if waiting does not help. `nothing_left`:
+    the posted usage alone, without open holds, leaves too little for any request until then. `budget` and `limit`:
+    scope, unit and period of the budget, for example tenant_money_month, and its limit in tokens or picos; "" and 0
+    without a budget."""
 
     request_id: str
     code: RefusalCode
@@ -89,7 +89,7 @@ class HoldRefused(msgspec.Struct, frozen=True):
 
 
 class Recompute(msgspec.Struct, frozen=True):
-    """What one tier's preemptions of a request cost: the recomputed tokens and their part of the steps' seconds."""
+    """The cost of one tier's preemptions of a request: the recomputed tokens and their part of the steps' seconds."""
 
     tokens: int
     device_s: float

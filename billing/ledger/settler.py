@@ -30,7 +30,7 @@ SETTLE_WAIT_S = 2.0
 REPEAT_S = 0.5  # between two attempts of a settlement that is not journaled
 TURN_S = 1.0
 APPEND_MAX = 1024  # records written with one fsync
-# A record of the journal has the names of up to so many engine processes; above this it names none.
+# A record of the journal names at most this number of engine processes; above it the record names no process.
 ENGINES_MAX = 32
 # Errors that the ledger would raise for this ending at every attempt. After any other error the ending is journaled and
 # retried.

@@ -18,8 +18,8 @@ from billing.books import rollups
 from billing.clock import SECOND, Clock, database_now
 from billing.proofs.imbalances import Imbalance
 
-# After this time without a report an engine counts as ended, with its requests in flight. What it made is then what
-# gateways received: its counts are closed, and nothing is found in them.
+# After this time without a report an engine counts as ended, with its requests in flight. Its made tokens are then
+# taken to be the tokens that gateways received: its counts are closed, and no finding is raised.
 SILENT_S = 180
 # For this time after a hold expired, its gateway may still settle it, or its engine may count its tokens as lost.
 UNREPORTED_S = 3600
@@ -68,13 +68,13 @@ class LedgerCount(msgspec.Struct, frozen=True):
 
     @property
     def unnamed(self) -> int:
-        """Tokens of no known engine. Besides the rows of an earlier version, those that it folded."""
+        """Tokens of no known engine. These are rows of an earlier version, and rows that an earlier version folded."""
         return self.tokens - sum(self.engines.values()) - sum(self.late_engines.values())
 
 
 class EngineBounds(msgspec.Struct, frozen=True):
     """Bounds of one engine process, from the readings up to `read_at`. An engine's gap is its tokens in the ledger
-    (late ones too) less those that it made. For exact readings without fault
+    (late ones too) less the tokens that it made. For exact readings without fault
 
     - gap + lost + reclaimed never falls: at least `floor`;
     - gap + lost never falls below the first gap: at least `least`;
@@ -161,7 +161,7 @@ def record_count(
 
 
 def engine_gap(connection: sa.Connection) -> int | None:
-    """The ledger's tokens of the engines that answer, less those that they made and did not lose. None unless no
+    """The ledger's tokens of the engines that answer, less the tokens that they made and did not lose. None unless no
     request ran when each was read."""
     rows = connection.execute(sa.select(_readings)).all()
     if not rows or not all(row.quiet for row in rows):
@@ -173,8 +173,8 @@ def engine_gap(connection: sa.Connection) -> int | None:
 def compare_engines(
     connection: sa.Connection, before: list[EngineBounds]
 ) -> tuple[list[EngineBounds], list[Imbalance]]:
-    """Narrow the bounds of each engine by its newest reading. An engine that was not read again keeps its bounds; one
-    that is silent loses them."""
+    """Narrow the bounds of each engine by its newest reading. The bounds of an engine that was not read again do not
+    change; the bounds of a silent engine are dropped."""
     known = {bounds.epoch: bounds for bounds in before}
     bounds: list[EngineBounds] = []
     found: list[Imbalance] = []
@@ -191,10 +191,10 @@ def compare_engines(
 
 
 def _bounds_of(row: sa.Row[tuple[int, ...]]) -> EngineBounds:
-    """What one reading says. Each token that was settled before the engine was read is among those that it made, and
-    so is each that it lost; a token may be both, if a gateway was killed after it settled and before it reported that
-    to the engine. Each token that it made is settled after the reading, lost, or made for a hold that is open (then it
-    may be settled later) or expired recently."""
+    """The bounds from one reading. Each token that was settled before the engine was read is among its made tokens, and
+    so is each lost token; a token may be both, if a gateway was killed after it settled and before it reported that to
+    the engine. Each token that it made is settled after the reading, lost, or made for a hold that is open (then it may
+    be settled later) or expired recently."""
     gap = row.settled_before + row.late_before - row.made_tokens
     ceiling = row.settled_after + row.open_tokens - row.made_tokens
     return EngineBounds(row.epoch, row.read_at, row.unnamed_tokens, gap + row.lost_tokens, gap, ceiling)

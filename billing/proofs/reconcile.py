@@ -59,9 +59,9 @@ _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one reconciliation, of usage with sequence_from < sequence ≤ sequence_to at the moment `at`.
-    `overshot`: budget windows over their limit. `engine_gap`: the running engines' tokens in the ledger less those that
-    they made and did not lose, if no request ran; `engine_bounds`: of each engine, also while requests run. `sums`:
-    owed and entered amounts of each currency."""
+    `overshot`: budget windows over their limit. `engine_gap`: the running engines' tokens in the ledger less the tokens
+    that they made and did not lose, if no request ran; `engine_bounds`: of each engine, also while requests run.
+    `sums`: owed and entered amounts of each currency."""
 
     number: int = 0
     kind: Kind
@@ -171,7 +171,8 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
 
 
 def open_findings(connection: sa.Connection) -> OpenFindings:
-    """For gauges, which should be 0. A finding of a minute counts until the whole ledger is reconciled."""
+    """The open findings, for gauges that should be 0. A finding of a minute counts until the whole ledger is
+    reconciled."""
     last = newest_result(connection)
     if last is None:
         return OpenFindings(0, 0, None)

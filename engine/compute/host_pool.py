@@ -18,9 +18,9 @@ TIMED_COPIES = 8
 
 
 class TensorHostPool:
-    """Implements engine.step.HostPool over an arena [pages, page_bytes]. For a GPU's arena it is pinned, and every copy
-    goes onto the stream of the steps: none is waited for, and the host never looks at what lies there. A page is large
-    enough for one copy of its own to reach the link's speed, so that no second buffer gathers them."""
+    """Implements engine.step.HostPool over an arena [pages, page_bytes]. For a GPU's arena it is page-locked, and every
+    copy is queued on the stream of the steps: the host waits for no copy and never reads the pool. A page is large
+    enough for its copy alone to reach the link's speed, so no second buffer gathers pages."""
 
     def __init__(self, arena: Tensor, slots: int) -> None:
         self.slots = slots
@@ -53,7 +53,7 @@ class TensorHostPool:
 
 
 def build_host_pool(arena: Tensor, host_pool_bytes: int) -> TensorHostPool | None:
-    """None for 0 bytes. Raises ModelRefused for less than a page."""
+    """Build the host pool; None for 0 bytes. Raises ModelRefused for less than a page."""
     if not host_pool_bytes:
         return None
     slots = host_pool_bytes // arena.shape[1]

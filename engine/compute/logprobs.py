@@ -15,7 +15,7 @@ from engine.compute.penalties import Draw
 from engine.protocol.frames import Logprobs, PromptLogprobs
 from engine.step import Chunk
 
-# JSON has no infinity. OpenAI's API says this for what is as good as impossible.
+# JSON has no infinity. OpenAI's API has this value for a token of probability 0.
 LOGPROB_MIN = -9999.0
 # Error of a prompt token whose log probability cannot be computed.
 NO_LOGPROB = "the model's logits are not finite numbers"
@@ -24,8 +24,9 @@ REPORT_ROWS = 32
 
 
 class ReportedRows(NamedTuple):
-    """Of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest; their log
-    probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier ids."""
+    """Log probabilities of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest;
+    their log probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier
+    ids."""
 
     ids: Tensor
     values: Tensor
@@ -68,16 +69,16 @@ def prompt_report(logits: Tensor, own: Tensor, most: int) -> ReportedRows:
 
 
 def reported_ids(chunks: Many[Chunk]) -> tuple[list[int], int]:
-    """The prompt tokens that follow the reported tokens of the chunks, in order; and the most likeliest ids that a
-    chunk's request wants beside them."""
+    """The prompt tokens that follow the reported tokens of the chunks, in order; and the largest number of likeliest
+    ids that a chunk's request asks for beside them."""
     found = [(chunk, chunk.reported()) for chunk in chunks]
     ids = [index for chunk, rows in found for index in chunk.sequence.prompt_ids[rows.start + 1 : rows.stop + 1]]
     return ids, max([chunk.sequence.sampling.prompt_logprobs for chunk, rows in found if rows], default=0)
 
 
 def prompt_parts(chunks: Many[Chunk], report: ReportedRows) -> list[PromptLogprobs | None]:
-    """For each chunk, what its frame carries; None: a log probability of it is no finite number. `report`: of the
-    reported tokens of all `chunks`, in order, on the host."""
+    """For each chunk, the log probabilities for its frame; None: a log probability of it is no finite number. `report`:
+    of the reported tokens of all `chunks`, in order, on the host."""
     parts: list[PromptLogprobs | None] = []
     row = 0
     for chunk in chunks:

@@ -22,7 +22,7 @@ def mask_words(vocab: int) -> int:
 
 
 def sampling_rows(step: Step) -> dict[int, int]:
-    """By chunk index, of sampling chunks: their row of `Masks.words`."""
+    """The row of `Masks.words` of each sampling chunk, by chunk index."""
     return {index: row for row, index in enumerate(i for i, chunk in enumerate(step.chunks) if chunk.sample)}
 
 
@@ -37,8 +37,8 @@ def check_masks(step: Step, masks: Masks, vocab: int) -> None:
 
 
 def mask_rows(step: Step, masks: Masks, vocab: int) -> dict[int, NDArray[Any]]:
-    """By chunk index: int32 [mask_words(vocab)], of sampling chunks that have a constraint and are not skipped. Empty
-    without words. Raises ValueError as `check_masks`."""
+    """The masks, int32 [mask_words(vocab)], by chunk index, of sampling chunks that have a constraint and are not
+    skipped. Empty without words. Raises ValueError as `check_masks`."""
     check_masks(step, masks, vocab)
     if masks.words is None:
         return {}

@@ -1,5 +1,5 @@
-"""What the arithmetic of a device depends on, as text: two engines with equal texts draw equal ids for equal requests,
-as far as the size of a batch lets one engine do so. The KV's layout and the weights have names of their own."""
+"""The factors on which a device's arithmetic depends, as text: two engines with equal texts draw equal ids for equal
+requests, as far as the size of a batch lets one engine do so. The KV's layout and the weights are named separately."""
 
 from __future__ import annotations
 

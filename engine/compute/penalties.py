@@ -33,7 +33,7 @@ class Draw(NamedTuple):
 
 
 def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
-    """`logits` [rows, vocab] unchanged if no request wants a change, otherwise a changed float32 copy.
+    """`logits` [rows, vocab] unchanged if no request has penalties or biases, otherwise a changed float32 copy.
 
     In vLLM's order: stop ids are excluded until `min_tokens` ids are made; `logit_bias` is added; logits of ids in the
     prompt or the output are divided by `repetition_penalty` if positive and multiplied if not; from each id of the

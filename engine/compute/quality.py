@@ -95,7 +95,7 @@ class QualityResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QualityKey:
-    """What a result holds for. `digest`: of the model's files; `weights`, `kv`: the formats; `device`: what computes,
+    """The key of a result. `digest`: of the model's files; `weights`, `kv`: the formats; `device`: the device kind,
     such as `cpu` or `cuda 9.0`."""
 
     digest: str
@@ -143,8 +143,8 @@ def held_out_ids(directory: Path, vocab: int, windows: int = WINDOWS) -> Tensor:
 
 
 def window_chunks(windows: int, pages: int) -> list[Chunk]:
-    """A prompt of WINDOW_TOKENS for each window, in `pages` pages of its own. The ids are not read: the layers' input
-    is given."""
+    """A prompt of WINDOW_TOKENS for each window, in `pages` pages that no other window uses. The ids are not read: the
+    layers' input is given."""
     chunks = []
     for window in range(windows):
         own = Sequence(
@@ -248,7 +248,7 @@ def _run_windows(run: LayerRun, hidden: Tensor) -> Tensor:
 
 
 def _relative_error(found: Tensor, expected: Tensor, before: Tensor) -> float:
-    """Norm of the error of what a layer adds, relative to the norm of what the reference's layer adds."""
+    """Norm of the error of a layer's residual update, relative to the norm of the reference layer's update."""
     added = (expected.double() - before.double()).norm()
     return float((found.double() - expected.double()).norm() / added.clamp(min=1e-30))
 

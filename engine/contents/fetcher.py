@@ -37,7 +37,7 @@ from engine.contents.store import ContentStore
 # After a cut the rest of a file is requested again, at most this often without a byte more, after these waits.
 CUT_WAITS_S = (0.2, 1.0, 3.0)
 PROGRESS_S = 5.0
-# Bytes between two looks at the free disk space.
+# Bytes between two checks of the free disk space.
 SPACE_CHECK_BYTES = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,11 +60,11 @@ class FetchFailed(OSError):
 
 
 class ContentMismatch(Exception):
-    """The bytes are not those of the digest."""
+    """The bytes do not have the digest."""
 
 
 class ContentFetcher:
-    """For any thread. Without `sources` a path is used as it is."""
+    """Thread-safe. Without `sources` a path is used as it is."""
 
     def __init__(self, store: ContentStore, contexts: FleetContexts | None = None) -> None:
         """`contexts`: as of `open_source`."""
@@ -94,7 +94,7 @@ class ContentFetcher:
             try:
                 self._fetch_from_any(wanted, directory)
             except BaseException:
-                with contextlib.suppress(OSError):  # what a cut download left stays for the next one
+                with contextlib.suppress(OSError):  # the bytes of an interrupted download remain for the next
                     directory.rmdir()
                 raise
             self._store.keep_content(directory, wanted.kind, wanted.digest)
@@ -149,7 +149,7 @@ class _Download:
         self._directory = directory
         self._began = self._said = time.monotonic()
         self._received = 0
-        self._unchecked = 0  # bytes since the last look at the free space
+        self._unchecked = 0  # bytes since the last check of the free space
         self._bytes = 0  # of all files
 
     def run(self) -> None:
@@ -163,7 +163,7 @@ class _Download:
         except ContentMismatch:
             if not kept:
                 raise
-            # The bytes of an earlier download may be the wrong ones: this source gets one try of its own.
+            # The bytes of an earlier download may be the wrong ones: this source is tried once more without them.
             _empty(self._directory)
             self._receive_files(manifest)
         (self._directory / MANIFEST).write_bytes(self._manifest_data)
@@ -177,7 +177,7 @@ class _Download:
         return read_manifest(data, self._wanted.kind, self._wanted.digest)
 
     def _keep_usable(self, manifest: ContentManifest) -> int:
-        """Delete what is no beginning of a file of the manifest; returns the bytes that stay."""
+        """Delete files that are no prefix of a file of the manifest; returns the bytes that remain."""
         kept = 0
         for path in list(self._directory.iterdir()):
             file = manifest.file(path.name)

@@ -16,7 +16,7 @@ LOCK = "lock"
 
 
 class EntryHolds:
-    """The holds of this process, in a directory of its own below `root`. Not thread-safe: the caller has the store's
+    """The holds of this process, in its own directory below `root`. Not thread-safe: the caller holds the store's
     lock."""
 
     def __init__(self, root: Path) -> None:
@@ -37,7 +37,7 @@ class EntryHolds:
         (self._own / name).unlink(missing_ok=True)
 
     def held(self) -> set[str]:
-        """By any live process. The directories of dead ones are removed. Raises OSError."""
+        """Whether any live process holds the entry. The directories of dead ones are removed. Raises OSError."""
         names: set[str] = set()
         for directory in list(self._root.iterdir()) if self._root.is_dir() else []:
             if directory == self._own or _is_locked(directory / LOCK):

@@ -62,6 +62,6 @@ def _write_beside(path: Path, text: str) -> None:
         scratch.write_text(text)
         scratch.replace(path)
     except OSError:
-        # A read-only file system refuses to remove even what is not there.
+        # A read-only file system refuses to remove even a file that does not exist.
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)

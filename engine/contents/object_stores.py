@@ -1,6 +1,6 @@
 """Object stores by URL, through obstore: S3, Google Cloud Storage, Azure and a directory.
 
-Credentials, region and endpoint are those of the process's environment, and never part of a URL. Messages of the
+Credentials, region and endpoint are read from the process's environment, and are never part of a URL. Messages of the
 library may quote an answer with an access key in it, so they reach no log and no caller.
 """
 
@@ -74,7 +74,7 @@ def open_object_store(url: str) -> Any:
 
 
 def object_errors() -> tuple[type[Exception], ...]:
-    """What obstore's functions raise for a request that failed."""
+    """The exceptions of obstore's functions for a failed request."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError)

@@ -32,7 +32,7 @@ BLOCK_BYTES = 1024 * 1024
 # Of one request to an object store: memory of a download.
 OBJECT_BLOCK_BYTES = 8 * 1024 * 1024
 SILENCE_S = 30.0  # without a byte
-# A source that stays below RATE_MIN bytes per second over RATE_WINDOW_S is given up for the next one.
+# A source below RATE_MIN bytes per second over RATE_WINDOW_S is abandoned, and the next source is tried.
 RATE_MIN, RATE_WINDOW_S = 16 * 1024, 60.0
 REASON_CHARS_MAX = 200
 

@@ -46,7 +46,7 @@ def free_bytes(directory: Path) -> int:
 
 class ContentStore:
     """`<root>/{adapters,models}/<digest>/`. `bytes_max`: of all entries; 0: no limit. `free_min_bytes`: disk space that
-    stays free. For any thread; another process may use the same root."""
+    the store leaves free. Thread-safe; another process may use the same root."""
 
     def __init__(
         self, root: Path, *, bytes_max: int = 0, free_min_bytes: int = 0, free: Callable[[Path], int] = free_bytes
@@ -203,7 +203,7 @@ class ContentStore:
 
 
 def _name(path: Path) -> str:
-    """Of an entry, as `EntryHolds` has it. Of an unfinished download: none that is held."""
+    """The name of an entry for `EntryHolds`. Of an unfinished download: none that is held."""
     return f"{path.parent.name}-{path.name}"
 
 

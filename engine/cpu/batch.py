@@ -26,7 +26,7 @@ class Span:
     token each of as many sequences. `pages` [sequences × pages each], short ones padded with their own first page;
     the mask hides the padding. `keys` ≤ pages each × tokens_per_page: the number of keys attended to.
 
-    `shared`: the rows are tokens of one sequence, each a call of its own over the same `pages`."""
+    `shared`: the rows are tokens of one sequence, each a separate call over the same `pages`."""
 
     start: int
     stop: int
@@ -152,7 +152,7 @@ def _exact_spans(
     chunks: list[Chunk], start: int, table: Tensor, positions: Tensor, tokens_per_page: int, dtype: torch.dtype
 ) -> list[Span]:
     """The calls of decodes of one number of pages, or of one prefill chunk: a call for the rows of each page. The keys
-    of a row are all of its page and of those before, whether or not they are seen."""
+    of a row are all keys of its page and of the pages before it, masked or not."""
     first, decode = chunks[0], chunks[0].count == 1
     if decode:
         used = _pages_used(first, tokens_per_page)

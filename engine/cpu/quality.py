@@ -66,7 +66,7 @@ class CpuMeasuredModel:
         return CpuWeightReader(Path(self._model.path), self._shape, self._dtype, quantize=self._model.quantize)
 
     def _layer_run(self, layer: LayerWeights[CpuProduct], layout: KvLayout) -> LayerRun:
-        """The layer, over windows that each have pages of their own."""
+        """The layer, over windows that share no pages."""
         weights = Weights(self._embedding, (layer,), self._norm, self._reference_head)
         page_bytes = page_size([(self._one_layer, layout)], self._dtype)
         pages = -(-WINDOW_TOKENS // layout.tokens_per_page(page_bytes))

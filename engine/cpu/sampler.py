@@ -1,9 +1,9 @@
-"""From logits to ids: greedy, or temperature, min-p, top-k and top-p, each row drawn by a number of its own.
+"""From logits to ids: greedy, or temperature, min-p, top-k and top-p, each row drawn by its own random number.
 
-A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. Ids race: each has
-a time of its own, shorter on average the likelier it is, and the first wins. So logits that differ by a rounding error,
-as they do with the size of a batch, change an id about as rarely as they change its probability; a point on the
-cumulative sum would change it far more often. It must never keep state between steps.
+A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. The draw is an
+exponential race: each id has a time, shorter on average the likelier the id is, and the shortest wins. So logits that
+differ by a rounding error, as they do with the size of a batch, change an id about as rarely as they change its
+probability; a point on the cumulative sum would change it far more often. It must never keep state between steps.
 """
 
 from __future__ import annotations

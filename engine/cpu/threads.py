@@ -1,7 +1,7 @@
 """How many threads multiply a few rows on a CPU: measured at the engine's start.
 
-More threads are not always faster: a product of few rows waits for the memory or for the other threads. The threads
-that bring nothing are left to the gateways. Products of many rows, as of prompts, use all cores.
+More threads are not always faster: a product of few rows waits for the memory or for the other threads. Threads that do
+not increase the speed are left to the gateways. Products of many rows, as of prompts, use all cores.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _ratio(seconds: float, fastest: float) -> float:
 
 
 def _measure_products() -> Callable[[int], tuple[float, ...]]:
-    """What measures a product of each of MEASURED_ROWS, after a product that is not counted: it starts the threads."""
+    """Functions that measure a product of each of MEASURED_ROWS, after a product that is not counted: it starts the
+    threads."""
     linear = Linear(torch.rand(MEASURED_SHAPE), packed=True)
     batches = [(torch.rand(rows, MEASURED_SHAPE[1]), torch.empty(rows, MEASURED_SHAPE[0])) for rows in MEASURED_ROWS]
 

@@ -1,6 +1,6 @@
 """The weights of a CPU's models: resident in the layout that the decoder multiplies with, or only in their files.
 
-A thread of its own loads and frees them while steps run. It must never know a request; the scheduler decides.
+A separate thread loads and frees them while steps run. It must never know a request; the scheduler decides.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CpuModel:
 
     @property
     def digest(self) -> str:
-        """Of the content that is served."""
+        """The digest of the served content."""
         config = self.config
         own = config.digest or (dummy_digest(config.name) if config.dummy else model_digest(Path(config.path)))
         return quantized_digest(own, config.quantize, self._kept)

@@ -396,13 +396,14 @@ def build_fake_runner(config: EngineConfig) -> FakeRunner:
 
 
 def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:
-    """As if it had been the likeliest, and each next one half as likely: 1/2, 1/4, 1/8 and so on."""
+    """Log probabilities as if the id had been the likeliest, and each next id half as likely: 1/2, 1/4, 1/8 and so
+    on."""
     ranked = [drawn, *(word for word in words[: count + 1] if word != drawn)][:count]
     return [(drawn, -math.log(2)), *((word, -(rank + 1) * math.log(2)) for rank, word in enumerate(ranked))]
 
 
 def _prompt_part(chunk: Chunk, words: list[int]) -> PromptLogprobs:
-    """Of every prompt token, as `_logprobs` of a drawn id."""
+    """Log probabilities of every prompt token, like `_logprobs` of a drawn id."""
     rows, count = chunk.reported(), chunk.sequence.sampling.prompt_logprobs
     found = [_logprobs(id_, count, words) for id_ in chunk.sequence.prompt_ids[rows.start + 1 : rows.stop + 1]]
     ids = array("i", [id_ for own in found for id_, _ in own])

@@ -76,8 +76,8 @@ class GpuDecoder:
         """Write the logits of `step.sampled` to the first `samples` rows of `memory.logits`, and K and V of every row
         to the arena.
 
-        `drawn` [n] int32: the ids of the previous step, indexed by `step.source`. `decodes`: row i is the one row of
-        sequence i, and all are sampled."""
+        `drawn` [n] int32: the ids of the previous step, indexed by `step.source`. `decodes`: row i is the only row of
+        sequence i, and all rows are sampled."""
         work, logits = memory.work.first(step.ids.shape[0]), memory.logits[:samples]
         embed(step.ids, step.source, drawn, self._weights.embedding, work.hidden)
         self.run_layers(step, memory, lora, decodes=decodes)
@@ -182,7 +182,7 @@ class GpuDecoder:
         self._join_residual(work, layer.post_norm, product, step.adapted, layer.gate_up)
 
     def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
-        """The prefill kernel computes all rows of a mixed step, those of decodes too (decision 0028)."""
+        """The prefill kernel computes all rows of a mixed step, including the decodes' rows (decision 0028)."""
         config = self.config
         if decodes:
             decode_attention(
@@ -272,8 +272,8 @@ class GpuDecoder:
 
 
 class BaseProduct(NamedTuple):
-    """What the consumer of a base product adds: the delta of LoRA, None if no row is adapted; and the scales that the
-    product lacks, None if it has them."""
+    """The terms that the consumer of a base product applies: the delta of LoRA, None if no row is adapted; and the
+    scales that the product lacks, None if it has them."""
 
     delta: Tensor | None
     scales: OutputScales | None

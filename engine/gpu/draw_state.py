@@ -1,4 +1,4 @@
-"""What the draws of sequences depend on beside their logits, in tables on the device: biases, penalties, masks.
+"""The inputs of the draws of sequences beside their logits, in tables on the device: biases, penalties, masks.
 
 A sequence that asks for penalties or biases has a slot. Its tables are built from its ids when it first draws, or draws
 again after another sequence took its slot; each draw updates them on the device. So a step's host work depends on its
@@ -60,7 +60,7 @@ class _Slot:
 
 
 class DrawState:
-    """For one thread and one stream."""
+    """Not thread-safe; uses one stream."""
 
     def __init__(self, device: torch.device, slots: int) -> None:
         """`slots`: at least the rows of a step, which is how many sequences draw at once."""
@@ -110,8 +110,8 @@ class DrawState:
     def prepare(
         self, rows: Many[DrawRow | None], words: NDArray[Any] | None, word_rows: Many[int], vocab: int
     ) -> tuple[Changes | None, dict[int, str]]:
-        """Send what the draw of these rows needs, without waiting. None in `rows`: a row whose id is not used. `words`:
-        int32 [masks, mask_words(vocab)] or None; `word_rows` [rows]: each row's index there, or −1.
+        """Send the inputs of the draw of these rows, without waiting. None in `rows`: a row whose id is not used.
+        `words`: int32 [masks, mask_words(vocab)] or None; `word_rows` [rows]: each row's index there, or −1.
 
         Returns the changes, None if no row has any, and by place the errors of rows that cannot be prepared. The
         caller launches the draw next, which counts the ids of the rows with a slot."""
@@ -133,7 +133,7 @@ class DrawState:
         return self._send(slots, mask_rows, words, used, vocab), bad
 
     def idle_changes(self, vocab: int) -> Changes:
-        """Changes of one row that has none, for compiling."""
+        """The changes of a row without penalties and biases, for compiling."""
         self._adopt(vocab)
         return self._send(np.full(1, -1, np.int32), np.full(1, -1, np.int32), None, np.zeros(0, np.int64), vocab)
 
@@ -212,7 +212,7 @@ class DrawState:
         self._settings[index, :size].copy_(host, non_blocking=True)
 
     def _send_tokens(self, index: int, draw: Draw, vocab: int) -> None:
-        """The one place whose work grows with the number of ids: once when a sequence joins or resumes."""
+        """Only this function's work grows with the number of ids; it runs once when a sequence joins or resumes."""
         host = torch.zeros(vocab, dtype=torch.int16, pin_memory=self._pinned)
         tokens = host.numpy()
         if draw.output_ids:

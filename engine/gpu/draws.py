@@ -38,7 +38,7 @@ def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
 
 
 def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
-    """After `draw_fields` raised: by place, the error of each draw that raises alone too."""
+    """Call it after `draw_fields` raised. The error of each draw that also raises alone, by place."""
     found = {}
     for place, draw in enumerate(draws):
         try:
@@ -71,7 +71,7 @@ class PendingLogprobs:
     values: Tensor  # [places, 1 + most], page-locked
 
     def by_place(self) -> dict[int, Logprobs]:
-        """By place. Valid once the copies are completed."""
+        """Log probabilities by place. Valid once the copies are completed."""
         ids, values = self.ids.tolist(), self.values.tolist()
         return {
             place: list(zip(ids[i], values[i], strict=True))[: 1 + count]
@@ -80,7 +80,7 @@ class PendingLogprobs:
 
 
 def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs | None:
-    """As engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
+    """Like engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
     request it, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
     places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]
     if not places:
@@ -104,7 +104,8 @@ class PendingPrompts:
     report: ReportedRows  # page-locked
 
     def parts(self) -> list[PromptLogprobs | None]:
-        """For each chunk; None: a log probability of it is no finite number. Valid once the copies are completed."""
+        """The log probabilities of each chunk; None: a log probability of it is no finite number. Valid once the copies
+        are completed."""
         return prompt_parts(self.chunks, self.report)
 
 

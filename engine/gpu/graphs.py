@@ -23,7 +23,7 @@ from adapters.device.staging import Mark
 # to RUNS_BEFORE_MAX.
 RUNS_BEFORE = 3
 RUNS_BEFORE_MAX = 3000
-# In the text of the driver's error; errors of torch's allocator have a class of their own.
+# In the text of the driver's error; errors of torch's allocator have another class.
 DRIVER_OUT_OF_MEMORY = "CUDA error: out of memory"
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class _Graph:
 
 
 class Graphs:
-    """For the loop's thread, except `paused`."""
+    """Used only by the loop's thread, except `paused`."""
 
     def __init__(self, recorder: Recorder, bytes_max: int, lock: threading.Lock) -> None:
         """`lock`: held during a capture, since nothing may be mapped or unmapped meanwhile."""
@@ -166,8 +166,8 @@ class Graphs:
 
 
 class CudaRecorder:
-    """Captures on a stream of its own. All graphs share one memory pool, which grows to the size of the largest step: a
-    step leaves nothing in it, and graphs never run at the same time."""
+    """Captures on its own stream. All graphs share one memory pool, which grows to the size of the largest step: a step
+    leaves no data in it, and graphs never run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

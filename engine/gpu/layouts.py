@@ -1,6 +1,7 @@
-"""How large each kind of step is: decodes and mixed steps of a captured graph, and an eager step of what it holds.
+"""How large each kind of step is: decodes and mixed steps of a captured graph, and an eager step of the rows that it
+has.
 
-Numbers alone, no triton. It must never know what is in a step.
+Numbers alone, no triton. It must never know a step's requests.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class ChunkedSpace:
             assert len(slab.mapped) == len(slab.planned) == -(-slab.needed // self._chunk_bytes)
 
     def check_mapped(self, allocation: WeightAllocation) -> None:
-        """Raises AssertionError if the mapped chunks are not those of a prepared allocation."""
+        """Raises AssertionError if the mapped chunks differ from the chunks of a prepared allocation."""
         assert self._slabs[allocation.model].mapped == list(allocation.chunks), (
             f"{allocation.model}: mapped other chunks"
         )

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SharedStepState:
-    """State shared by the steps of all models, of which one runs at a time."""
+    """State that the steps of all models share: one step runs at a time."""
 
     packer: Packer
     drawn: Tensor  # int32 [sequences]: the ids of the previous step
@@ -80,7 +80,7 @@ class GpuModel:
         self._due: tuple[GraphKind, Run] | None = None
 
     def beside(self, memory: StepMemory, common: SharedStepState) -> GpuModel:
-        """The same model with other step memory and state."""
+        """This model with different step memory and state."""
         return GpuModel(self.info, self._decoder, self._layouts, memory, common, self.number)
 
     def warm_up(self) -> None:
@@ -145,7 +145,7 @@ class GpuModel:
         _log.info("graphs.captured", extra={"fields": fields})
 
     def capture_due(self) -> None:
-        """After a step was begun: capture its graph, if it is due."""
+        """Capture the graph of a step if it is due. Call it after the step was begun."""
         if self._due is not None:
             kind, run = self._due
             self._due = None

@@ -46,7 +46,7 @@ class Sizes:
 
 
 class StepLayout:
-    """The fields of a step of these sizes. The page list comes last, so that only its used part is copied."""
+    """The fields of a step of these sizes. The page list is last, so that only its used part is copied."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes

@@ -1,4 +1,4 @@
-"""What multiplies by a weight matrix on a GPU, for each format of the matrix.
+"""Multiplication by a weight matrix on a GPU, for each format of the matrix.
 
 A product is launched alike eagerly and in a captured graph: which kernel runs depends on the number of rows alone.
 """
@@ -82,7 +82,7 @@ class PlainProduct:
         _multiply(x, self._transposed, self._bias, out)
 
     def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
-        """No kernel of ours multiplies."""
+        """No kernel of this project multiplies."""
 
 
 class Fp8Product:

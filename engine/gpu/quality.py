@@ -1,7 +1,7 @@
 """A model in two versions on a GPU, a layer at a time, for the quality gate.
 
 Its memory lies beside the engine's: two layers of the model, the hidden rows of the held-out text, and at the end the
-head. The kernels are those of a served step with prompts.
+head. It runs the kernels of a served step with prompts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GpuMeasuredModel:
         self._device = device
         self._base = BaseShape.from_directory(directory)
         self._source = FileSource(directory, shape, dtype, model.quantize)
-        # What the files hold: before they are quantised on loading, or published quantised.
+        # The matrices of the files: unquantised before loading, or published quantised.
         self._files = FileSource(directory, shape, dtype) if self.may_keep_layers else self._source
         self._is_published = load_quantization(directory) is not None
         self._one_layer = dataclasses.replace(shape, layers=1)
@@ -106,7 +106,7 @@ class GpuMeasuredModel:
         return weights, set(layout.formats)
 
     def _layer_run(self, layer: LayerWeights[GpuProduct], kv: KvLayout, slab: SlabLayout) -> LayerRun:
-        """The layer, over at most ERROR_WINDOWS windows that each have pages of their own."""
+        """The layer, over at most ERROR_WINDOWS windows that share no pages."""
         weights = Weights(self._norm[:0].view(0, 1), (layer,), self._norm, PlainProduct(self._norm[:, None], None))
         page_bytes = page_size([(self._one_layer, kv)], self._dtype)
         pages = -(-WINDOW_TOKENS // kv.tokens_per_page(page_bytes))

@@ -110,7 +110,7 @@ class PendingStep:
         return StepResult(ids, errors, reported, skipped, self._prompt_parts(errors))
 
     def _prompt_parts(self, errors: dict[int, str]) -> dict[int, PromptLogprobs]:
-        """By chunk index. Adds the errors of chunks that have none."""
+        """Log probabilities of prompt tokens by chunk index. Adds the errors of chunks that have no error yet."""
         parts: dict[int, PromptLogprobs] = {}
         if self.prompts is not None:
             indices = {id(chunk): index for index, chunk in enumerate(self.step.chunks)}
@@ -324,7 +324,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def _warm_up_beside(self, opened: OpenedModel, served: GpuModel) -> None:
-        """Compile a new model's kernels in memory and on streams of its own, because steps of other models run
+        """Compile a new model's kernels in separate memory and on separate streams, because steps of other models run
         meanwhile."""
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
@@ -369,7 +369,7 @@ class GpuRunner:
         return report(logits, drawn, draws)
 
     def _changes(self, pending: PendingStep, masks: Masks) -> Changes | None:
-        """What changes the logits of a step's rows, sent to the device."""
+        """The changes of the logits of a step's rows, sent to the device."""
         chunks, of_chunk = pending.step.chunks, sampling_rows(pending.step)
         rows: list[DrawRow | None] = []
         word_rows: list[int] = []
@@ -391,8 +391,9 @@ def _packed(chunks: list[Chunk], info: ModelInfo) -> tuple[PackedStep, list[Chun
 
 @contextmanager
 def _device_errors() -> Iterator[None]:
-    """After an error such as an illegal access CUDA refuses every further call of this process: raises DeviceLost. An
-    out-of-memory error of torch's allocator is not such an error. One of the driver is, since its state is unknown."""
+    """Raises DeviceLost for an error such as an illegal access, after which CUDA refuses every further call of this
+    process. An out-of-memory error of torch's allocator is not such an error. One of the driver is, since its state is
+    unknown."""
     try:
         yield
     except torch.AcceleratorError as error:

@@ -1,6 +1,6 @@
 """The working memory of a step. One step runs at a time and leaves nothing there, so that all models share it.
 
-Its addresses are fixed: captured steps hold them. It must never know what a step is of.
+Its addresses are fixed: captured steps hold them. It must never know a step's requests.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ class StepMemories:
         self._stretches: list[Tensor] = []
 
     def place(self, form: StepMemory) -> StepMemory:
-        """Place a form in a stretch that other models use too, or in a new stretch if none is large enough."""
+        """Place a form in a stretch that other models use too, or in a new stretch if no existing one is large
+        enough."""
         needed = form_bytes(form)
         fitting = [stretch for stretch in self._stretches if len(stretch) >= needed]
         if not fitting:

@@ -1,6 +1,7 @@
 """Where each model's weights are, and the loads in flight: the WeightsTable of a GPU.
 
-It connects the engine's loop with the thread that copies. It never blocks, and the scheduler decides what is loaded.
+It connects the engine's loop with the thread that copies. It never blocks, and the scheduler decides which weights are
+loaded.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from engine.step import WeightsMove
 
 # Bytes per second, assumed until a load was measured.
 HOST_RATE, DISK_RATE = 20e9, 1.5e9
-# For so many seconds weights that were read into host memory for a waiting request are not evicted from there for
-# another waiting request.
+# Seconds for which weights that were read into host memory for a waiting request are not evicted from there for another
+# waiting request.
 AWAITED_S = 20.0
 # Files that could not be read ahead are not tried again at once.
 RETRY_S = 10.0

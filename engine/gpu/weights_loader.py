@@ -1,7 +1,8 @@
 """Loads weights slabs on one thread: from their files into page-locked memory, and from there to a device, piece by
 piece beside the steps.
 
-Few copies are in flight at once, so that a step's own input waits little. The scheduler decides what is loaded.
+Few copies are in flight at once, so that a step's own input waits little. The scheduler decides which weights are
+loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from engine.models.slab_source import SlabSource
 COPIES_MAX = 1
 # Pieces read from files at once, each on a thread.
 READS_MAX = 6
-# Page-locked pieces for slabs that have no space of their own in host memory and only pass through.
+# Page-locked pieces for slabs that have no space in host memory and are only copied through it.
 PASSING = COPIES_MAX + READS_MAX
 
 _log = logging.getLogger(__name__)

@@ -70,7 +70,7 @@ class GrammarQueueFull(Exception):
 
 
 class GrammarCompiler:
-    """For the loop's thread, except where a method says otherwise."""
+    """Used only by the loop's thread, except where a method says otherwise."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class GrammarCompiler:
         check_first: bool = True,
     ) -> None:
         """`call_loop(function)` runs `function` on the loop's thread between two steps; from any thread. `check_first`:
-        each grammar is compiled in a process of its own first, so that it cannot end or block this one."""
+        each grammar is first compiled in a separate process, so that it cannot end or block this one."""
         self.seconds = 0.0  # of compilations, on their threads
         self.compilations = 0
         self.failures = 0
@@ -97,7 +97,7 @@ class GrammarCompiler:
     def compile_text(
         self, directory: Path, vocab_size: int, text: str, waiter: Waiter, *, bounded: bool = True
     ) -> Compiled | None:
-        """The compiled grammar of a model directory's tokenizer, if there is one. Otherwise None, and `waiter` is
+        """The compiled grammar of a model directory's tokenizer, if it is cached. Otherwise None, and `waiter` is
         called on the loop's thread later, once. Raises GrammarQueueFull, if `bounded`."""
         head = f"{directory}\n{vocab_size}\n".encode()
         key = hashlib.sha256(head + text.encode("utf-8", "surrogatepass")).digest()

@@ -19,7 +19,8 @@ from engine.text.grammars import start_with_stack
 
 # At a stop, masks in progress are waited for: an interpreter must not end while a thread is inside llguidance.
 STOP_WAIT_S = 0.5
-# So many ids to consume are a backlog: of a text that was resumed, or whose draws did not need masks.
+# From this number of unconsumed ids on, a text has a backlog: of a text that was resumed, or whose draws did not need
+# masks.
 BACKLOG_MIN = 32
 # CPU seconds of one id; after a slower one the rest is consumed without the GIL.
 ID_SLOW_S = 0.001
@@ -66,7 +67,7 @@ class MaskBatch:
     """The texts of one step whose words are to be filled. Threads take them group by group."""
 
     def __init__(self, groups: Iterable[list[GuidedText]], words: StepWords, wait_share: float = 1.0) -> None:
-        """All texts are attached to rows of `words`. `wait_share`: a draw waits this share of its time for them."""
+        """All texts must be attached to rows of `words`. `wait_share`: a draw waits this share of its time for them."""
         self.words, self.wait_share = words, wait_share
         self.left = deque(groups)
         self.texts = {text for group in self.left for text in group}  # not known to be filled; for the loop's thread
@@ -76,7 +77,7 @@ class MaskBatch:
         self.all_filled = threading.Event()
 
     def fill_groups(self, pool: MaskPool) -> None:
-        """Fill groups until none is left. On several threads at once: `popleft` and `append` are atomic."""
+        """Fill groups until no group is left. Several threads run it at once: `popleft` and `append` are atomic."""
         while True:
             try:
                 group = self.left.popleft()

@@ -6,7 +6,7 @@ suspects, whose next masks are computed and timed alone.
 
 from __future__ import annotations
 
-# CPU seconds. An ordinary mask takes some 20 µs; those near the end of a bounded string take up to 3 ms.
+# CPU seconds. An ordinary mask takes some 20 µs, a mask near the end of a bounded string up to 3 ms.
 MASK_SLOW_S = 0.01
 # Each mask lowers the memory of slower ones by this factor: 100 quick masks after one of 30 ms end its effect.
 SLOW_DECAY = 0.98
@@ -17,8 +17,8 @@ SUSPECT_MASKS = 4
 
 
 class MaskTimes:
-    """Of one compiled grammar, for all of its texts. From any thread: a note lost to a race changes little. No numpy
-    here: the compiler makes it."""
+    """Mask times of one compiled grammar, over all of its texts. From any thread: a note lost to a race changes little.
+    No numpy here: the compiler makes it."""
 
     def __init__(self) -> None:
         self._recent_s = 0.0

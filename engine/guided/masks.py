@@ -28,7 +28,7 @@ GROUP_THREADS = 2
 # A draw waits only this share of its time for texts that are filled alone (of new grammars for example): hostile ones
 # would take all of it in every step, and any hiccup of the machine would then delay the step.
 ALONE_WAIT_SHARE = 0.5
-# Threads for texts whose masks may take long, and for those of slow grammars: they delay no other text's mask.
+# Threads for texts whose masks may take long, and for texts of slow grammars: they delay no other text's mask.
 ALONE_THREADS = 4
 SLOW_THREADS = 1
 
@@ -165,8 +165,8 @@ class MaskFiller:
                 threads.fill(batch)
 
     def _wait(self, begun: _MasksBegun, deadline: float, is_forward_done: Callable[[], bool] | None) -> None:
-        """Wait for the wanted texts until the deadline of their batches. If no row of the step is ready then, until the
-        first is filled: the step has no row to delay."""
+        """Wait for the step's texts until the deadline of their batches. If no row of the step is ready then, wait
+        until the first row is filled: the step has no ready row that this would delay."""
         began = self._clock()
         for batch in self._batches:
             if batch.wait_share and not begun.wanted.isdisjoint(batch.texts):
@@ -193,7 +193,8 @@ class MaskFiller:
         return False
 
     def _take_filled(self, words: StepWords | None = None) -> None:
-        """Take in the texts that were filled since the last call. Those in another matrix than `words` leave it."""
+        """Take in the texts that were filled since the last call. A text whose row is in another matrix than `words`
+        loses that row."""
         over = [batch for batch in self._batches if batch.all_filled.is_set()]  # before `filled` is read
         for batch in self._batches:
             # Each text once: a later batch may be filling it again.

@@ -51,7 +51,7 @@ def _shared_ends(ends: Ends) -> Ends:
 
 
 class GuidedText:
-    """For one thread at a time. `error` is set when the grammar can continue no more: the request must end."""
+    """Not thread-safe. `error` is set when the grammar can continue no more: the request must end."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class GuidedText:
         self.times = MaskTimes() if times is None else times
         self.words_count = -(-vocab_size // 32)
         self.words: Words = _NO_WORDS  # until they are filled
-        self.row = -1  # of the step's matrix that has `words`; −1: none has
+        self.row = -1  # of the step's matrix that has `words`; −1: no matrix has them
         self.filled_at = -1  # number of output ids that `words` is for
         self._guide, self._compiled = guide, compiled
         self._stop_ids = [id_ for id_ in stop_ids if 0 <= id_ < vocab_size]
@@ -86,8 +86,8 @@ class GuidedText:
         self._matcher = self._compiled.deep_copy() if self._compiled is not None else None
 
     def sync_ids(self, output_ids: Many[int], count: int) -> None:
-        """Take in the first `count` ids of the output, those since the last call. `fill_words` finds out whether the
-        grammar allows them."""
+        """Take in the ids of the output that are new since the last call, up to the first `count`. `fill_words` finds
+        out whether the grammar allows them."""
         if count < self._taken:
             self._restart()
         while self._taken < count and not self.error:

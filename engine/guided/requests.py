@@ -52,7 +52,7 @@ class GuideRefused(Exception):
 
 
 class GuidedRequests:
-    """For the loop's thread."""
+    """Used only by the loop's thread."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class GuidedRequests:
         refused: Callable[[Sequence, GuideRefused], None],
     ) -> None:
         """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its
-        vocab_size; None: it has none. Of a request that waited, `ready` or `refused` is called once, unless it is
-        taken out before."""
+        vocab_size; None: it has no tokenizer. For a request that waited, `ready` or `refused` is called once, unless
+        the request is removed before."""
         self.compiler = compiler
         self.filler: MaskFiller | None = None  # None before the first guided request
         self._mask_wait_s = mask_wait_s
@@ -144,11 +144,12 @@ class GuidedRequests:
         return text is not None and bool(text.error)
 
     def begin_masks(self, step: Step) -> bool:
-        """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
+        """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: the step needs no
+        masks."""
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
 
     def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
-        """As `engine.loop.flights.StepMasks`. `wait_s`: None: the configured time."""
+        """Implements `engine.loop.flights.StepMasks`. `wait_s`: None: the configured time."""
         return self.filler.take_masks(wait_s, is_forward_done) if self.filler is not None else None
 
     def counts(self) -> GuidedCounts:
@@ -200,6 +201,6 @@ def build_guided_requests(
     ready: Callable[[Sequence], None],
     refused: Callable[[Sequence, GuideRefused], None],
 ) -> GuidedRequests:
-    """Of a loop that takes its commands from `inbox`."""
+    """Build the guided requests of a loop that takes its commands from `inbox`."""
     compiler = GrammarCompiler(lambda function: inbox.put(LoopCall(function)))
     return GuidedRequests(compiler, mask_wait_s, tokenizer_of, ready, refused)

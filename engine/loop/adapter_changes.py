@@ -24,7 +24,7 @@ Answer = Callable[[int, AdapterState], None]
 
 
 class AdapterChanges:
-    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
+    """Used only by the loop's thread, except the checking of files, which runs on a separate thread."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class AdapterChanges:
         self._uses[digest] += 1
 
     def note_release(self, digest: str) -> None:
-        """Such a request has ended."""
+        """Note that a request with the adapter has ended."""
         self._uses[digest] -= 1
         assert self._uses[digest] >= 0
         if not self._uses[digest]:

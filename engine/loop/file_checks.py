@@ -25,7 +25,7 @@ Checked = TypeVar("Checked")
 
 
 class FileFinder(Protocol[Request]):
-    """Where the files of a request are."""
+    """Finds the files of a request."""
 
     def find(self, request: Request) -> Request | None:
         """The request with the directory that this engine reads; None: it must be fetched. Raises ValueError,
@@ -33,7 +33,7 @@ class FileFinder(Protocol[Request]):
         ...
 
     def fetch(self, request: Request) -> Request:
-        """The same after a download, on a thread of its own. Raises ValueError, OSError."""
+        """Find the files after a download, on a separate thread. Raises ValueError, OSError."""
         ...
 
 
@@ -137,7 +137,8 @@ class FileChecks(Generic[Request, Checked]):
                 self._inbox.put(LoopCall(functools.partial(self._checked, request, None, self._reason(error))))
 
     def _reason(self, error: Exception) -> str:
-        """Of a refusal for the gateway; what no check and no download raises is logged."""
+        """The reason of a refusal, for the gateway. An exception that no check or download is expected to raise is
+        logged."""
         if isinstance(error, ValueError | OSError):
             return str(error) or type(error).__name__
         _log.error("files.check_failed", exc_info=error, extra={"fields": {"kind": self._kind}})

@@ -1,4 +1,4 @@
-"""The steps in flight: begin the next one, draw its ids once those of the step before are known, take the results.
+"""The steps in flight: begin the next step, draw its ids once the ids of the step before are known, take the results.
 
 The forward pass of step n + 1 runs while the host takes in step n, so that whatever the draw of n + 1 depends on
 (penalties, masks) is computed from known ids, and the device does not wait for it. It must never schedule.
@@ -21,8 +21,8 @@ class StepMasks(Protocol):
     """The source of a step's masks."""
 
     def begin_masks(self, step: Step) -> bool:
-        """Begin the masks of a step when the ids of all earlier steps are in its sequences. False: it has none.
-        Otherwise `take_masks` follows."""
+        """Begin the masks of a step when the ids of all earlier steps are in its sequences. False: the step needs no
+        masks. Otherwise `take_masks` follows."""
         ...
 
     def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
@@ -32,7 +32,7 @@ class StepMasks(Protocol):
 
 
 class NoMasks(StepMasks):
-    """Of requests without constraints."""
+    """The masks of requests without constraints."""
 
     def begin_masks(self, step: Step) -> bool:
         return False
@@ -96,7 +96,7 @@ class StepFlights:
 
     @property
     def skipped(self) -> frozenset[int]:
-        """Of the newest step, the chunks whose draw was skipped; for `Scheduler.schedule`."""
+        """The chunks of the newest step whose draw was skipped; for `Scheduler.schedule`."""
         return self._flights[-1].skipped if self._flights else NO_SKIPS
 
     def begin_step(self, step: Step) -> None:

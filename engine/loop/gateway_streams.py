@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 class GatewayStreams:
-    """For the loop's thread. A stream is the number that the I/O thread gave it; a gateway is the name that its
-    GatewayHello had. One gateway has one stream: an older one of the same gateway is *superseded*. The gateway has
+    """Used only by the loop's thread. A stream is the number that the I/O thread gave it; a gateway is the name that
+    its GatewayHello had. One gateway has one stream: an older one of the same gateway is *superseded*. The gateway has
     closed it, and the engine may not have noticed yet."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
@@ -64,7 +64,7 @@ class GatewayStreams:
         return False
 
     def forget_stream(self, stream: int) -> None:
-        """The stream was closed, and its requests have ended: what it did not record is lost."""
+        """The stream was closed, and its requests have ended: tokens that its gateway did not record are lost."""
         self._forget(stream)
 
     def supersede(self, stream: int) -> None:
@@ -84,7 +84,7 @@ class GatewayStreams:
             self._note_reclaimed(gateway, sum(self._lost.reclaim(gateway, attempt, count) for attempt, count in named))
 
     def _forget(self, stream: int) -> dict[int, UnrecordedAttempt]:
-        """Count what the stream did not record as lost, by handle."""
+        """Count tokens that the stream did not record as lost, by handle."""
         self.open.discard(stream)
         unrecorded = self._unrecorded.take_unrecorded(stream)
         for attempt, tokens in unrecorded.values():

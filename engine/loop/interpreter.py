@@ -11,7 +11,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def tune_interpreter() -> None:
-    """Call it once, when everything that stays is loaded.
+    """Call it once, when all long-lived objects are loaded.
 
     A full collection that looks through all of torch again would delay every step by over 100 ms (docs/LOG.md)."""
     gc.collect()

@@ -31,7 +31,7 @@ class MaskBudget:
         self._mixed_s: deque[float] = deque(maxlen=STEPS_REMEMBERED)  # of steps with prompt tokens
 
     def wait_s(self, step: Step) -> float:
-        """For which the draw of the step may wait."""
+        """Seconds for which the draw of the step may wait."""
         free_s = self._free_s(step)
         return max(WAIT_MIN_S, min(free_s) - RESERVE_S) if free_s else WAIT_FIRST_S
 

@@ -1,4 +1,4 @@
-"""What the engine counts, under vLLM's names where vLLM has one and `laneway_*` where not, in Prometheus text format.
+"""The engine's metrics, under vLLM's names where vLLM has one and as `laneway_*` otherwise, in Prometheus text format.
 
 Labels come from known sets only: model, tier, reason, code. It must never know a tenant, a request's id or its text.
 """
@@ -30,8 +30,8 @@ REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15
 LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # A model's weights are read from files of many GB.
 MODEL_LOAD_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# A model that is removed keeps its series, so that they continue when it is restored. Of more removed models than
-# these, the counts of those removed first are under the name REMOVED_MODELS.
+# The series of a removed model remain, so that they continue when it is restored. Above this number of removed models,
+# the counts of the models removed first are added to the name REMOVED_MODELS.
 REMOVED_NAMED_MAX = 16
 
 
@@ -74,8 +74,8 @@ class EngineMetrics(Collector):
         self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
         self.finished: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and ending
         self.refused: collections.Counter[str] = collections.Counter()
-        self.tokens_lost = 0  # made for gateways that went away before they recorded them
-        self.tokens_reclaimed = 0  # of these, received and recorded after all
+        self.tokens_lost = 0  # made for gateways that disconnected before they recorded them
+        self.tokens_reclaimed = 0  # lost tokens that were received and recorded later
         self.resumed = 0  # requests whose text another engine began
         self.snapshots = 0  # taken for watchers
         self.step_errors = 0  # steps in which the runner itself raised
@@ -112,14 +112,14 @@ class EngineMetrics(Collector):
             self.finished[model, reason] += 0
 
     def remove_model(self, model: str) -> None:
-        """It is served no more. Its counters stay, and continue if it is served again."""
+        """Note that the model is not served any more. Its counters remain, and continue if it is served again."""
         self._models.remove(model)
         self._removed.append(model)
         while len(self._removed) > REMOVED_NAMED_MAX:
             self._fold(self._removed.pop(0))
 
     def _fold(self, model: str) -> None:
-        """What was counted for a model that was removed long ago is counted under REMOVED_MODELS."""
+        """Move the counts of a model that was removed long ago to REMOVED_MODELS."""
         for histograms in (self.first_token, self.inter_token, self.request, self.queue):
             for tier in self._tiers:
                 folded = histograms.pop((model, tier))
@@ -128,11 +128,11 @@ class EngineMetrics(Collector):
             _fold_pairs(counter, model)
 
     def _name(self, model: str) -> str:
-        """The label of what is counted for it."""
+        """The label under which the model is counted."""
         return model if model in self._models or model in self._removed else REMOVED_MODELS
 
     def _by_name(self, by_model: Mapping[str, int]) -> dict[str, int]:
-        """By label, each model that is served or keeps its name among them, at 0 where nothing was counted."""
+        """Counts by label, with 0 for a model that is served or has its own label and was not counted."""
         found = collections.Counter(dict.fromkeys([*self._models, *self._removed], 0))
         for model, count in by_model.items():
             found[self._name(model)] += count
@@ -145,7 +145,7 @@ class EngineMetrics(Collector):
             self.model_loads[self._name(model), source] += 1
 
     def observe_loads(self, loads: Iterable[tuple[str, float]]) -> None:
-        """From where, and seconds."""
+        """`loads`: the source and the seconds of each load."""
         for source, seconds in loads:
             self.adapter_load[source].observe(seconds)
 
@@ -181,7 +181,7 @@ class EngineMetrics(Collector):
         yield from self._weights(self._gauges.models)
 
     def _adapters(self, now: AdapterCounts) -> Iterator[Metric]:
-        text = "Requests with an adapter, by where it was when they came: device, host or disk."
+        text = "Requests with an adapter, by where it was when they arrived: device, host or disk."
         hits = CounterMetricFamily("laneway_adapter_requests", text, labels=["storage"])
         for storage, count in now.hits.items():
             hits.add_metric([storage], count)
@@ -195,7 +195,7 @@ class EngineMetrics(Collector):
         yield _one(CounterMetricFamily("laneway_adapter_load_failures", text), [], now.failures)
 
     def _weights(self, now: ModelCounts) -> Iterator[Metric]:
-        text = "Requests by where their model's weights were when they came: device, host or disk."
+        text = "Requests by where their model's weights were when they arrived: device, host or disk."
         hits = CounterMetricFamily("laneway_model_requests", text, labels=["storage"])
         for storage, count in now.hits.items():
             hits.add_metric([storage], count)
@@ -280,7 +280,7 @@ class EngineMetrics(Collector):
         for name, text, total in (
             (
                 "laneway_tokens_lost",
-                "Ids made for gateways that went away before they recorded them.",
+                "Ids made for gateways that disconnected before they recorded them.",
                 self.tokens_lost,
             ),
             ("laneway_tokens_reclaimed", "Ids counted as lost that their gateway had received.", self.tokens_reclaimed),

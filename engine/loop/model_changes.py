@@ -41,7 +41,7 @@ class ModelRequest(NamedTuple):
 
 
 class ModelChanges:
-    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
+    """Used only by the loop's thread, except the checking of files, which runs on a separate thread."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ModelChanges:
         self._changes = FileChecks("models", self._check, self._loaded, inbox, finder)
 
     def tokenizer_of(self, model: str) -> tuple[Path, int] | None:
-        """The directory of a served model with its tokenizer.json, and its vocab_size; None: it has none."""
+        """The directory of a served model with its tokenizer.json, and its vocab_size; None: it has no tokenizer."""
         config, info = self._configs.get(model), self.served.get(model)
         if config is None or info is None or not (path := self._located.get(model, config.path)):
             return None

@@ -1,4 +1,4 @@
-"""Publishes the names of cached pages to the gateways that asked for them: the whole list once, then what changes.
+"""Publishes the names of cached pages to the gateways that subscribed to them: the whole list once, then the changes.
 
 It costs nothing while no gateway asks, and a change costs the same however many pages are cached.
 """

@@ -1,6 +1,6 @@
 """Measures the shortest step on this machine before requests are served: no tier can keep a target below it.
 
-One request of a few tokens, through a scheduler of its own over the engine's runner, which is idle again afterwards.
+One request of a few tokens, through a separate scheduler over the engine's runner, which is idle again afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from engine.scheduler.turns import TARGET_MARGIN
 from engine.step import Runner, Sequence, run_step
 
 PROMPT_TOKENS = 4
-# The minimum of STEPS steps, and of more for up to PROBE_S_MAX while none is short enough: the machine may be busy.
+# The minimum of STEPS steps; while no step is short enough, of more steps for up to PROBE_S_MAX: the machine may be
+# busy.
 STEPS = 8
 PROBE_S_MAX = 5.0
 # A shortest step of over IMPOSSIBLE_TIMES the target refuses the start: a busy machine does not explain it. A smaller
@@ -94,7 +95,7 @@ def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[],
 
 
 def least_target_ms(step_s: float) -> int:
-    """The smallest whole target that steps of `step_s` can keep, with the margin that the planner keeps to it."""
+    """The smallest whole target that steps of `step_s` can meet, with the margin that the planner leaves to it."""
     return math.ceil(round(step_s * 1000 / TARGET_MARGIN, 6))
 
 
@@ -125,7 +126,7 @@ def impossible_targets(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
 
 
 def unreachable_targets(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
-    """A sentence for each target below `step_s`. Not even a single request can keep it: the time between tokens is at
+    """A sentence for each target below `step_s`. Not even a single request can meet it: the time between tokens is at
     least a step, and so is the time to the first token. `shown_s`: the step named in the sentence, if another."""
     step_ms, found = (step_s if shown_s is None else shown_s) * 1000, []
     for tier in tiers:

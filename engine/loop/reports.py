@@ -1,4 +1,4 @@
-"""What the loop tells gateways about its state: a StatusReport on demand, and an EngineLoad in each heartbeat."""
+"""The loop's reports to gateways about its state: a StatusReport on demand, and an EngineLoad in each heartbeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.step import Runner
 
 # Of each list of digests in a StatusReport.
 ADAPTERS_REPORTED_MAX = 4096
-# Of an EngineLoad: those that were used last. Each heartbeat carries them.
+# Of an EngineLoad: the most recently used ones, because each heartbeat carries them.
 ADAPTERS_RESIDENT_MAX = 512
 # Seconds between two computations of the load: while the loop works, and when it has become idle.
 LOAD_EVERY_S, LOAD_IDLE_S = 1.0, 0.1
@@ -23,7 +23,7 @@ RATE_S = 1.0
 
 
 class Reports:
-    """For the loop's thread. It reads the scheduler and the runner."""
+    """Used only by the loop's thread. It reads the scheduler and the runner."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from engine.scheduler.scheduler import Scheduler
 
 REQUESTS_MAX = 256
 ADAPTERS_MAX = 1024
-# Cells of the map of pages. In a larger arena a cell stands for several pages.
+# Cells of the map of pages. In a larger arena a cell represents several pages.
 MAP_CELLS_MAX = 65_536
 # A request's id is its gateway's, of any length.
 REQUEST_ID_CHARS_MAX = 128
@@ -89,8 +89,8 @@ def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
 
 
 def _unheld(scheduler: Scheduler, owners: list[PageOwnerKey]) -> Owners:
-    """By page: 0 free, then who adds to `owners`: cached, by the model that its label says, and adapters. Who holds
-    pages is painted over that."""
+    """The owner of each page: 0 is free; cached pages, by their label's model, and adapters are added to `owners`. The
+    owners of held pages overwrite that."""
     kinds = np.frombuffer(scheduler.arena.kinds(), np.uint8)
     owner_of = np.zeros(len(kinds), np.uint32)
     cached = kinds == PageKind.CACHED
@@ -106,7 +106,7 @@ def _unheld(scheduler: Scheduler, owners: list[PageOwnerKey]) -> Owners:
 
 
 def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwnerKey]) -> None:
-    """Make each of the first ADAPTERS_MAX adapters the owner of its pages; the other adapter pages stay unnamed. A page
+    """Make each of the first ADAPTERS_MAX adapters the owner of its pages; the other adapter pages have no name. A page
     with tiles of several adapters is shown as that of the first of them."""
     shown = list(islice(scheduler.residency.pages().items(), ADAPTERS_MAX))
     first = len(owners)
@@ -115,7 +115,7 @@ def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwn
 
 
 def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwnerKey]) -> None:
-    """Tier by tier, the highest last: of what is shared it has the last word."""
+    """Tier by tier, the highest last, so that a page that tiers share is attributed to the highest."""
     numbers: dict[PageOwnerKey, int] = {}
     held = []
     for running in reversed(scheduler.running_entries()):
@@ -128,7 +128,7 @@ def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwn
 
 
 def _paint(owner_of: Owners, held: Ordered[tuple[int, Ordered[int]]]) -> None:
-    """Of pages that are named twice the last owner stays."""
+    """A page that is named twice has the owner that was named last."""
     counts = [len(pages) for _, pages in held]
     pages = np.fromiter(chain.from_iterable(pages for _, pages in held), np.intp, sum(counts))
     owner_of[pages] = np.repeat(np.array([owner for owner, _ in held], np.uint32), counts)

@@ -13,14 +13,14 @@ from engine.step import Sequence, Step, StepOutcome
 
 
 class TokenFrames:
-    """For the loop's thread."""
+    """Used only by the loop's thread."""
 
     def __init__(self, outbox: Outbox, metrics: EngineMetrics, clock: Callable[[], float]) -> None:
         self._outbox, self._metrics, self._clock = outbox, metrics, clock
         self._last_token_at: dict[Sequence, float] = {}
 
     def forget_sequence(self, sequence: Sequence) -> None:
-        """It ended."""
+        """Drop the state of a sequence that has ended."""
         self._last_token_at.pop(sequence, None)
 
     def publish(self, step: Step, outcome: StepOutcome) -> None:

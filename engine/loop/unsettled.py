@@ -1,5 +1,5 @@
-"""Tokens that no ledger has yet: of finished requests whose settlement their gateway has not confirmed, and those that
-were counted as lost with a gateway's stream and that the gateway may reclaim.
+"""Tokens that no ledger has yet: tokens of finished requests whose settlement their gateway has not confirmed, and
+tokens that were counted as lost with a gateway's stream and that the gateway may reclaim.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 # Requests of one gateway. Above this the oldest count as recorded, so that a gateway which never confirms cannot fill
 # the memory.
 UNRECORDED_MAX = 65_536
-# Lost attempts that are remembered: of one gateway, and of all. Above these the oldest stay lost.
+# Lost attempts that are remembered: of one gateway, and of all. Above these the oldest remain lost.
 LOST_MAX = 65_536
 LOST_TOTAL_MAX = 4 * LOST_MAX
 
@@ -25,7 +25,7 @@ class UnrecordedAttempt(NamedTuple):
 
 
 class UnrecordedRequests:
-    """By stream. For the loop's thread."""
+    """Unrecorded requests by stream. For the loop's thread."""
 
     def __init__(self, limit: int = UNRECORDED_MAX) -> None:
         self._limit = limit
@@ -45,7 +45,7 @@ class UnrecordedRequests:
             requests.pop(handle, None)
 
     def take_unrecorded(self, gateway: int) -> dict[int, tuple[UnrecordedAttempt, int]]:
-        """By handle, attempts and tokens that a disconnected gateway did not record: they are lost."""
+        """The attempts and tokens, by handle, that a disconnected gateway did not record: they are lost."""
         return self._gateways.pop(gateway, {})
 
 
@@ -70,7 +70,7 @@ class LostTokens:
             self._forget_oldest(next(iter(self._gateways)))
 
     def reclaim(self, gateway: str, attempt: UnrecordedAttempt, tokens: int | None = None) -> int:
-        """The gateway received `tokens` of an attempt's tokens (None: all). Returns how many of those are no longer
+        """The gateway received `tokens` of an attempt's tokens (None: all). Returns how many of them are no longer
         lost: 0 if the attempt is unknown or was reclaimed before."""
         own = self._gateways.get(gateway)
         lost = own.pop(attempt, 0) if own else 0

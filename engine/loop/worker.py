@@ -84,8 +84,8 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` sends to every stream, before later frames of `send`; `configs`: of the models in `hello`;
-        `fetcher`: of adapters and models that are not at their path;
-        `masks`: None: those of the guided requests, for which a draw waits `mask_wait_s` at most."""
+        `fetcher`: fetches adapters and models that are not at their path;
+        `masks`: None: the masks of the guided requests, for which a draw waits `mask_wait_s` at most."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -164,7 +164,7 @@ class EngineLoop:
         return LOAD_POLL_S if waited_s < LOAD_LONG_S else LOAD_POLL_LATER_S
 
     def _due_at(self) -> float | None:
-        """When an idle loop has a report to compute or to send; None: it has none."""
+        """When an idle loop next has a report to compute or to send; None: no report is due."""
         dues = (self._reports.load_due_at(), self._page_news.due_at())
         return min((at for at in dues if at is not None), default=None)
 
@@ -201,7 +201,7 @@ class EngineLoop:
             failed_alone = self._guided.name_errors(step, result.errors)
         except DeviceLost:
             raise
-        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
+        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the error is counted
             result, failed_alone = self._failed(step, error), {}
         now = self._clock()
         seconds = now - max(flight.began, self._completed_at)  # of the device
@@ -317,7 +317,7 @@ class EngineLoop:
             self._queue(sequence)
 
     def _queue(self, sequence: Sequence) -> None:
-        """Queue a request whose grammar is compiled, or that has none, or end it."""
+        """Queue a request that has no grammar or whose grammar is compiled, or end it."""
         try:
             try:
                 refusal = self._scheduler.submit(sequence)
@@ -367,7 +367,7 @@ class EngineLoop:
         self._outbox.add_ending(gateway, answer)
 
     def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
-        """Raises BadRequest for what the scheduler does not check."""
+        """Raises BadRequest for faults that the scheduler does not check."""
         if self._stopping:
             raise BadRequest("shutting_down", "the engine is shutting down")
         if self._progress.draining:
@@ -383,7 +383,8 @@ class EngineLoop:
             self._end_stream(gateway, self._streams.forget_stream)
 
     def _end_stream(self, gateway: int, forget: Callable[[int], None]) -> None:
-        """End all requests of a stream that was closed; `forget` counts what it did not record as lost."""
+        """End all requests of a stream that was closed; `forget` counts tokens that its gateway did not record as
+        lost."""
         self._streams.open.discard(gateway)
         lost_before = self._metrics.tokens_lost
         self._complete_all()

@@ -60,7 +60,7 @@ class AdapterResidency:
         self._waiting: dict[str, Counter[int]] = {}  # digest → waiting requests by their tier's rank
         self._deferred: dict[str, None] = {}  # waited for, and not requested yet: host memory was full
         self._hidden = False  # a step is in flight
-        self._not_ready: set[str] = set()  # not ready since the last `poll_loads`; the table is asked once
+        self._not_ready: set[str] = set()  # not ready since the last `poll_loads`; the table is queried once
 
     def is_known(self, digest: str, model: str) -> bool:
         return self._table.is_known(digest, model)
@@ -85,7 +85,8 @@ class AdapterResidency:
         return len(pages) - self._arena.held_of(pages, holder) if pages else 0
 
     def pages_min(self, digest: str | None) -> int:
-        """Pages that the adapter takes in an otherwise empty arena. A pinned adapter keeps the pages that it has."""
+        """Pages that the adapter takes in an otherwise empty arena. The pages of a pinned adapter remain as they
+        are."""
         if digest is None:
             return 0
         return self.footprint(digest) if digest in self._pinned else self._table.pages_alone(digest)
@@ -233,7 +234,7 @@ class AdapterResidency:
             self._arena.retain(self._pages[digest], PINNED)
 
     def release_adapter(self, digest: str | None, holder: str) -> None:
-        """Undo one `acquire_adapter`. The adapter stays resident until its pages are needed."""
+        """Undo one `acquire_adapter`. The adapter remains resident until its pages are needed."""
         if digest is None:
             return
         assert self._users[digest] > 0, f"adapter {digest} is not in use"

@@ -76,7 +76,7 @@ class Arena:
         return len(self._held.get(holder, ()))
 
     def held_of(self, pages: Iterable[int], holder: str) -> int:
-        """How many of `pages` `holder` holds."""
+        """The number of `pages` that `holder` holds."""
         account = self._held.get(holder, {})
         return sum(page in account for page in pages)
 
@@ -84,7 +84,7 @@ class Arena:
         return self._adapter_pages
 
     def idle_adapter_pages(self) -> int:
-        """Adapter pages without a holder: an upper bound of those that the table could give back now."""
+        """Adapter pages without a holder: an upper bound of the pages that the table could free now."""
         return self._idle_adapter_pages
 
     def references(self, page: int) -> int:

@@ -1,6 +1,6 @@
 """The prefix cache: full pages of KV, found by the names of `engine.protocol.page_names`.
 
-It knows no sequence's state, and not what a namespace stands for.
+It knows neither a sequence's state nor the tenant of a namespace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PageObserver(Protocol):
 
 class PrefixCache:
     """Names of the arena's cached pages. A cached page is immutable. Held pages are shared; idle pages can be evicted:
-    first those of a namespace over its quota, then the least recently used."""
+    first the pages of a namespace over its quota, then the least recently used."""
 
     def __init__(self, arena: Arena, namespace_quota: float = NAMESPACE_QUOTA) -> None:
         if not 0 <= namespace_quota <= 1:
@@ -69,7 +69,7 @@ class PrefixCache:
 
     def publish(self, chain: Chain, tokens: Callable[[int, int], list[int]], index: int, page: int) -> None:
         """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. If an equal page is
-        cached, this one stays private."""
+        cached, `page` remains private."""
         name = chain.name(index, tokens)
         if name in self._pages:
             return
@@ -83,7 +83,7 @@ class PrefixCache:
             self.observer.note_added(name)
 
     def page_names(self) -> list[bytes]:
-        """Of all cached pages."""
+        """The names of all cached pages."""
         return list(self._pages)
 
     def pages(self) -> int:
@@ -117,7 +117,7 @@ class PrefixCache:
         return 0 if victims is not self._idle else next(iter(victims.values()), None)
 
     def forget_label(self, label: int) -> None:
-        """Free the idle pages of a label. Held pages stay: requests of an equal content share them."""
+        """Free the idle pages of a label. Held pages remain: requests of an equal content share them."""
         pages = [page for page in self._idle if self.labels[page] == label]
         for page in pages:
             self._forget_page(page)

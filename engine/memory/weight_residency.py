@@ -1,5 +1,5 @@
-"""Decides which models' weights are on the device: what is loaded, and what is evicted for it. The bytes
-are moved by a WeightsTable. weight_wait.py predicts the wait for an absent model.
+"""Decides which models' weights are on the device: which weights are loaded, and which are evicted for them. A
+WeightsTable moves the bytes. weight_wait.py predicts the wait for an absent model.
 
 Each model is in one of four states:
 
@@ -36,8 +36,8 @@ LOADS_MAX = 10_000
 
 # Evacuate(model, rank) prepares the eviction of the model's weights and returns whether the model runs no request.
 # With a rank it preempts all running requests of the model, for a request of the tier of that rank. If one of them must
-# finish, it preempts none, since the weights stay until that request has ended. With None it preempts nothing and only
-# answers.
+# finish, it preempts none, since the weights remain until that request has ended. With None it preempts nothing and
+# only answers.
 Evacuate = Callable[[str, int | None], bool]
 
 
@@ -49,11 +49,11 @@ class WeightResidency:
       that cannot fit, because pinned or higher-tier models hold the device, does not block the others.
     - Evict: never a pinned model, nor a model with requests of a tier above the demand's. Models without requests are
       evicted first, in the order of `eviction_value`; then models with requests of lower tiers only, whose requests are
-      preempted at once. A model with requests of the demand's tier stays for its residence, then leaves: no request
-      joins, and running requests have DRAIN_PART of the residence to end before they are preempted. Requests that
-      cannot be preempted run to their end.
+      preempted at once. A model with requests of the demand's tier remains for its residence, and is then evicted: no
+      request joins, and running requests have DRAIN_PART of the residence to end before they are preempted. Requests
+      that cannot be preempted run to their end.
     - Cancel: a load for a lower tier, if its bytes are needed or more than half of it is still to be copied. After
-      CANCELLED_LOADS_MAX cancelled loads a model is loaded, and stays for as long as the load took.
+      CANCELLED_LOADS_MAX cancelled loads a model is loaded, and remains for at least as long as the load took.
     - Nothing is evicted unless the evicted models together free enough bytes.
 
     Bound: among n models of one tier that compete for the bytes of one, each is resident within n · (1 + DRAIN_PART)
@@ -72,7 +72,7 @@ class WeightResidency:
         residence_s: float,
         eviction_value: EvictionValue = by_use,
     ) -> None:
-        """`live`: requests by model and tier; the caller updates it in place. `table` None: all weights stay on the
+        """`live`: requests by model and tier; the caller updates it in place. `table` None: all weights remain on the
         device. `evacuate(model, rank)`: see Evacuate."""
         self.models: dict[str, ModelWeights] = {}
         self.hits = Counter(device=0, host=0, disk=0)  # requests by the location of their model on arrival

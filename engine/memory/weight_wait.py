@@ -62,7 +62,7 @@ def _demands_ahead(residency: WeightResidency, demand: WeightDemand) -> list[Wei
 
 def _evicted_in_s(residency: WeightResidency, weights: ModelWeights, rank: int) -> float:
     """Seconds until a resident model is evicted for a demand of tier `rank`. A model that a higher tier uses is assumed
-    to stay for as long again as that tier has used it, up to PREDICTED_RESIDENCE_S_MAX."""
+    to remain for as long again as that tier has used it, up to PREDICTED_RESIDENCE_S_MAX."""
     drained_in_s = residency.drained_in_s(weights)
     if drained_in_s is not None:
         return drained_in_s

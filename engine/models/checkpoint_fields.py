@@ -1,4 +1,4 @@
-"""What the published formats of quantised checkpoints have in common: fields of their configs, and tensors that their
+"""Shared by the published formats of quantised checkpoints: fields of their configs, and tensors that their
 matrices consist of."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INT8 = {"I8": torch.int8}
 WORDS = {"I32": torch.int32}
 INDICES = {"I32": torch.int32, "I64": torch.int64}
 SCALES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# What a module that is quantised has beside its bias, in any of the formats.
+# The tensors of a quantised module beside its bias, in any of the formats.
 QUANTIZED_SUFFIXES = (
     "weight_packed",
     "weight_scale",

@@ -1,9 +1,9 @@
 """The published formats of quantised checkpoints: what config.json says of them, and a reader for each matrix.
 
 Supported are compressed-tensors (float-quantized, int-quantized, naive-quantized, pack-quantized), fp8 as DeepSeek,
-Qwen and vLLM publish it, AWQ (gemm) and GPTQ. What a config says of activations and of the KV cache
-(`input_activations`, `activation_scheme`, `kv_cache_scheme`, and the scales that belong to them) is ignored: the engine
-chooses both itself. Everything else is refused by name.
+Qwen and vLLM publish it, AWQ (gemm) and GPTQ. A config's settings of activations and of the KV cache
+(`input_activations`, `activation_scheme`, `kv_cache_scheme`, and the scales that belong to them) are ignored: the
+engine chooses both itself. Everything else is refused by name.
 
 A matrix that the files hold in a floating-point dtype is served as it is, whatever a list of exceptions says: loaders
 read the lists of AWQ, GPTQ and fp8 differently. compressed-tensors defines how its list is read, so there a matrix that
@@ -182,8 +182,8 @@ def _parse_awq(key: str, found: dict[str, Any]) -> AwqFormat:
 
 
 class _GptqConfig(msgspec.Struct):
-    """Keys of AutoGPTQ and GPTQModel. `dynamic`: other parameters, by pattern; `-:` patterns name what is not
-    quantised."""
+    """Keys of AutoGPTQ and GPTQModel. `dynamic`: other parameters, by pattern; `-:` patterns name unquantised
+    modules."""
 
     bits: int
     group_size: int

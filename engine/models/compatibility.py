@@ -38,6 +38,6 @@ def note_refusal(name: str, refused: dict[str, str]) -> Iterator[None]:
 
 
 def check_any_served(models: Iterable[ModelConfig], served: Collection[str], refused: Mapping[str, str]) -> None:
-    """Raises ModelRefused, with the reason of each of the configured `models`, if none is served."""
+    """Raises ModelRefused, with the reason of each of the configured `models`, if no model can be served."""
     if not served:
         raise ModelRefused("; ".join(f"{model.name}: {refused[model.name]}" for model in models))

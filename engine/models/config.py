@@ -112,7 +112,8 @@ class TokenizerVocabulary(msgspec.Struct):
 
 
 class TokenizerFile(msgspec.Struct):
-    """What the engine reads of a tokenizer.json whose model is a table of tokens (BPE, WordPiece, WordLevel)."""
+    """The fields that the engine reads of a tokenizer.json whose model is a table of tokens (BPE, WordPiece,
+    WordLevel)."""
 
     model: TokenizerVocabulary
 

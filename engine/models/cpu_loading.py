@@ -106,8 +106,8 @@ class CpuWeightReader:
         return quantized_product(quantize_matrix(weight, format, name), format, self._known[name], self._dtype, None)
 
     def read_reference(self, name: str, bias: Tensor | None) -> CpuProduct:
-        """The product of the same matrix in `dtype`: what the files hold before it is quantised on loading, or what
-        they hold quantised, dequantised. Raises ModelRefused, OSError, LoadStopped."""
+        """The product of the same matrix in `dtype`: of the files' unquantised matrix before it is quantised on
+        loading, or of their quantised matrix, dequantised. Raises ModelRefused, OSError, LoadStopped."""
         self._check_stopped()
         if name in self.matrices and self._quantize == "none":
             matrix, format = self.matrices[name].read(self._files), self.matrices[name].format

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.contents.manifests import INDEX, weight_names
 from engine.models.config import ModelRefused
 
-# Of weights that are not quantised. The readers of quantised ones name theirs.
+# Of weights that are not quantised. The readers of quantised matrices name their dtypes.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
 # Of one file. The header of a model of LAYERS_MAX layers has 6 MB.
@@ -51,7 +51,7 @@ class OpenFiles(Protocol):
     """Files that are open while weights are read: `WeightFiles`, or `StampedFiles`."""
 
     def descriptor(self, path: Path) -> int:
-        """To read `path` with `read_numbers`. Raises OSError."""
+        """A file descriptor to read `path` with `read_numbers`. Raises OSError."""
         ...
 
 
@@ -155,13 +155,13 @@ class WeightFiles:
         read_numbers(self._descriptors[stored.file], stored.file, stored.start, stored.dtype, target)
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
-        """By file: size and modification time when it was opened."""
+        """The size and modification time of each file when it was opened."""
         return {path: stamp(os.fstat(descriptor)) for path, descriptor in self._descriptors.items()}
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The model's weight files, sorted by name (`weight_names`). Raises ModelRefused if the directory has none, or if
-    its index is invalid or names a missing file."""
+    """The model's weight files, sorted by name (`weight_names`). Raises ModelRefused if the directory has no weight
+    file, or if its index is invalid or names a missing file."""
     try:
         return [directory / name for name in weight_names(directory)]
     except ValueError as error:

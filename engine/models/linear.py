@@ -18,7 +18,7 @@ from torch import Tensor
 # is a matrix-vector product and gains nothing; above PACKED_ROWS the plain layout is as fast.
 PACKED_ROWS = 8
 
-# Activations of int8 products have 16 bits: a high and a low byte, each a product of its own. With 8 bits alone the
+# Activations of int8 products have 16 bits: a high and a low byte, each multiplied separately. With 8 bits alone the
 # mean divergence of SmolLM2 is ten times as large (docs/LOG.md, 2026-11-27).
 HIGH_BYTE = 256
 INT16_LARGEST = 127 * HIGH_BYTE  # so that the rounded high byte is at most 127
@@ -114,11 +114,11 @@ class Int8Linear:
         largest = torch.linalg.vector_norm(x.float(), torch.inf, dim=1, keepdim=True)
         scales = (largest / INT16_LARGEST).clamp_(min=SMALLEST_SCALE)
         numbers = (x / scales).round_().to(torch.int16)
-        # The low byte as a signed number, and the high byte that remains when it is taken away.
+        # The low byte as a signed number, and the high byte that remains when it is subtracted.
         parts = torch.empty((2, rows, columns), dtype=torch.int8)
         parts[1] = numbers.view(torch.int8).view(rows, columns, 2)[..., 0]
         parts[0] = numbers.add_(HIGH_BYTE // 2).view(torch.int8).view(rows, columns, 2)[..., 1]
-        if rows == 1:  # one row has a path of its own in oneDNN, which is faster than that of two rows
+        if rows == 1:  # oneDNN has a path for one row that is faster than the path for two
             high, low = torch._int_mm(parts[0], self._weight), torch._int_mm(parts[1], self._weight)
         else:
             products = torch._int_mm(parts.view(2 * rows, columns), self._weight)  # also of no row: no chunk samples
@@ -137,7 +137,7 @@ def multiplies_int8() -> bool:
 
 
 def _seconds(multiply: Callable[[], object]) -> float:
-    """Of the fastest of MEASURED_TURNS turns."""
+    """Seconds of the fastest of MEASURED_TURNS runs."""
     taken = []
     for _ in range(MEASURED_TURNS):
         began = time.perf_counter()

@@ -18,7 +18,7 @@ Element = Literal["fp8", "int8", "int4"]
 Part = Literal["data", "scales", "zeros"]
 PARTS: tuple[Part, ...] = ("data", "scales", "zeros")
 
-# What a group is a multiple of, so that a tile of a kernel has few groups.
+# The width of a group is a multiple of this, so that a tile of a kernel has few groups.
 GROUP_MULTIPLE = 32
 SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FP8_MAX = 448.0  # of torch.float8_e4m3fn

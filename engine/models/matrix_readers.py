@@ -1,7 +1,7 @@
 """Rows of a quantised matrix, read from the tensors of a published checkpoint into the layout of `matrices`.
 
-Readers hold only what the files' headers say. They keep no file open and no numbers, so several threads may read from
-one at once.
+Readers hold only the data of the files' headers. They keep no file open and no numbers, so several threads may read
+from one at once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MatrixReader(ABC):
         return QuantizedMatrix(data, scales, zeros)
 
     def read_part(self, files: OpenFiles, part: Part, start: int, stop: int) -> Tensor:
-        """The same rows of one of the three tensors. "zeros" only with `format.has_zeros`."""
+        """These rows of one of the three tensors. "zeros" only with `format.has_zeros`."""
         assert 0 <= start <= stop <= self.out_features, f"{self.module}: rows {start} to {stop}"
         name, rows = self._read_named(files, part, start, stop)
         shape = self.format.part_shape(part, stop - start, self.in_features)
@@ -205,7 +205,7 @@ class StackedMatrix:
         return sum(reader.part_bytes(part) for reader in self.readers)
 
     def fill_part(self, files: OpenFiles, part: Part, start: int, target: Tensor) -> None:
-        """As `MatrixReader.fill_part`, of the stacked tensors."""
+        """Like `MatrixReader.fill_part`, for the stacked tensors."""
         stop, offset = start + int(target.shape[0]), 0
         for reader in self.readers:
             size = reader.part_bytes(part)
@@ -254,7 +254,7 @@ def read_bytes(files: OpenFiles, stored: StoredTensor, at: int, target: Tensor) 
 
 def read_columns(files: OpenFiles, stored: StoredTensor, begin: int, end: int) -> Tensor:
     """Columns begin ≤ column < end of a stored matrix [rows, columns], contiguous on the host. Whole rows are read,
-    READ_BYTES at once: most are in the system's page cache when the next columns are wanted, and a read for each row
+    READ_BYTES at once: most are in the system's page cache when the next columns are read, and a read for each row
     takes as long."""
     rows, columns = stored.shape
     if (begin, end) == (0, columns):

@@ -1,7 +1,7 @@
 """The quantised matrices of a model: published quantised, or quantised while they are loaded.
 
-A matrix of the decoder stacks modules of the checkpoint (q, k and v). Its rows are those of the modules in turn, so all
-of them must be in one format.
+A matrix of the decoder stacks modules of the checkpoint (q, k and v). Its rows are the modules' rows in turn, so all
+modules must be in one format.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def quantized_matrices(
     quantize: str,
     kept: Collection[int] = (),
 ) -> dict[str, StackedMatrix]:
-    """By the name of the fused tensor: the matrices that are quantised in the files, or are to be quantised as
+    """The matrices, by the name of the fused tensor, that are quantised in the files, or are to be quantised as
     `quantize` ("none" or one of QUANTIZE_FORMATS) says. `kept`: layers that are not quantised on loading. Reads headers
     only. Raises ModelRefused naming the module."""
     if checkpoint is not None and quantize != "none":
@@ -123,8 +123,8 @@ def quantized_digest(digest: str, quantize: str, kept: Collection[int] = ()) -> 
 
 
 def format_name(matrices: Mapping[str, StackedMatrix], checkpoint: CheckpointFormat | None, dtype: str) -> str:
-    """What an operator reads of a model's weights: `bfloat16`, `fp8`, or `int4 g128 (awq)` for a published checkpoint.
-    A group is named where every row has several scales."""
+    """The name of the weights' format for operators: `bfloat16`, `fp8`, or `int4 g128 (awq)` for a published
+    checkpoint. A group is named where every row has several scales."""
     if not matrices:
         return dtype
     names = {

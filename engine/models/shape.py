@@ -1,4 +1,4 @@
-"""What every device derives from a model's shape: names of stacked projections, and rotary frequencies."""
+"""Values that every device derives from a model's shape: names of stacked projections, and rotary frequencies."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class SlabPart:
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
     """The slab of one model, whose vectors and unquantised matrices have one dtype. A tied lm_head is the embedding and
-    has no part of its own. `formats`: of the quantised matrices, by the name of the fused tensor."""
+    has no separate part. `formats`: of the quantised matrices, by the name of the fused tensor."""
 
     dtype: torch.dtype
     parts: dict[str, SlabPart]
@@ -56,7 +56,7 @@ class SlabLayout:
     formats: Mapping[str, MatrixFormat]
 
     def view(self, slab: Tensor, name: str) -> Tensor:
-        """A part as a view of `slab`. The names of a quantised matrix's parts are those of `part_name`."""
+        """A part as a view of `slab`. `part_name` gives the names of a quantised matrix's parts."""
         part = self.parts[name]
         return slab[part.offset : part.offset + part.nbytes].view(part.dtype).view(part.shape)
 
@@ -68,8 +68,8 @@ class SlabLayout:
         )
 
     def section(self, prefix: str) -> tuple[int, SlabLayout]:
-        """The parts whose names begin so, which follow one another, as a layout of their own; and the offset at which
-        it begins."""
+        """The consecutive parts whose names have this prefix, as a separate layout; and the offset at which it
+        begins."""
         own = {name: part for name, part in self.parts.items() if name.startswith(prefix)}
         start = min(part.offset for part in own.values())
         last = max(own.values(), key=lambda part: part.offset)

@@ -1,4 +1,4 @@
-"""What fills a model's slab, a stretch at a time: its files, or random numbers in its shape.
+"""The source of a model's slab, read a stretch at a time: its files, or random numbers in its shape.
 
 Several threads may read from either at once. It must never know where the slab is.
 """

@@ -108,7 +108,7 @@ def assemble_layer(
     tensor: Callable[[str], Tensor],
     product: Callable[[str, Tensor | None], Product],
 ) -> LayerWeights[Product]:
-    """One layer, as `assemble` makes it."""
+    """One layer, in the form of `assemble`."""
     own = f"layers.{index}."
     return LayerWeights(
         input_norm=tensor(own + "input_norm"),

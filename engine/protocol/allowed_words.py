@@ -1,4 +1,5 @@
-"""The allowed values of a field that is one of several words, for the messages of refusals: msgspec's names none."""
+"""The allowed values of a field that is one of several words, for the messages of refusals: msgspec's message names no
+value."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def _variants(info: inspect.Type) -> list[inspect.Type]:
 
 
 def _inner(info: inspect.Type, name: str) -> list[inspect.Type]:
-    """The types at the field `name`; of a list or an object with any names, those of its values."""
+    """The types at the field `name`; of a list or an object with any names, the types of its values."""
     found: list[inspect.Type] = []
     for one in _variants(info):
         if isinstance(one, inspect.StructType):

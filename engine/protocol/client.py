@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class EngineTooOld(Exception):
-    """The engine's protocol version does not have what was requested."""
+    """The engine's protocol version lacks the requested function."""
 
 
 class AdapterNotChanged(Exception):
@@ -115,17 +115,17 @@ class EngineClient:
         generation: type[Generation] = Generation,
     ) -> None:
         """`address`: a path, "unix:PATH", or "tls://HOST:PORT" with `tls`: a context (protocol.tls.client_context), or
-        a function that returns the one of each new connection (`CurrentContext.current`). The engine's certificate must
-        name `server_name`, or without it HOST. `gateway`: this process, unique among all gateways; "": a random name.
-        `on_pages`, which must not raise, receives the names of the engine's cached pages: the first frame of each
+        a function that returns the context of each new connection (`CurrentContext.current`). The engine's certificate
+        must name `server_name`, or without it HOST. `gateway`: this process, unique among all gateways; "": a random
+        name. `on_pages`, which must not raise, receives the names of the engine's cached pages: the first frame of each
         connection is a full list. `silence_s`: an engine that was silent this long is lost. `generation`: the class of
         what `submit` returns. Raises ValueError for a malformed address and for a TLS address without `tls`."""
         self.on_connect = on_connect
         self.on_models = on_models
         self.on_ready: Callable[[], None] | None = None  # called when it has become ready; must not raise
-        self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
-        self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
-        self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
+        self.hello: Hello | None = None  # the last one received; it remains while the engine is unavailable
+        self.models: dict[str, ModelInfo] = {}  # served models by name; they remain too
+        self.refused: dict[str, str] = {}  # configured models that it cannot serve, and why
         self._address = parse_address(address)
         self._tls = tls
         self._server_name = server_name
@@ -178,12 +178,12 @@ class EngineClient:
 
     @property
     def connect_failure(self) -> str:
-        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        """Why the last attempt to connect failed; "": it succeeded, or no attempt was made."""
         return self._failure
 
     @property
     def last_heartbeat(self) -> Heartbeat | None:
-        """None when the engine is away, or in its first second."""
+        """None when the engine is unavailable, or in its first second."""
         return None if self._link is None else self._link.heartbeat
 
     @property
@@ -294,8 +294,8 @@ class EngineClient:
         return await waiting
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
-        """What happens in the engine now, with the preemptions after that number. It costs the engine about a
-        millisecond: whoever asks asks seldom, and not again before the answer. Raises EngineNotConnected."""
+        """A snapshot of the engine's current state, with the preemptions after that number. It costs the engine about a
+        millisecond, so callers should request it rarely, and not again before the answer. Raises EngineNotConnected."""
         link = self._connected()
         waiting: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         link.snapshots.append(waiting)
@@ -402,7 +402,7 @@ class EngineClient:
             self.on_models(self.models)
 
     async def _serve(self, link: Link) -> bool:
-        """Until the link is lost. True when it had become ready."""
+        """Serve until the link is lost. True when it had become ready."""
         assert self.hello is not None
         self._link = link
         was_ready = False

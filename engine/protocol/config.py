@@ -61,7 +61,7 @@ class FakeFaults(ConfigSection, frozen=True, kw_only=True):
     device_lost_id: int | None = None  # nothing is computed any more: the process ends
     stall_id: int | None = None  # the step takes stall_s
     stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
-    weights_error_model: str | None = None  # the weights of models whose names begin so fail to come
+    weights_error_model: str | None = None  # loads of models whose names have this prefix fail
 
 
 class FakeConfig(ConfigSection, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     prefill_ms_per_1k_tokens: Annotated[float, Meta(ge=0, le=600_000)] = 20.0
     load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # reading one adapter
     model_load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # checking the files of a model that is added
-    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # begun before the result of the one before is taken
+    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # begun before the previous step's result is taken
     stop_after: Annotated[int, Meta(ge=1)] | None = None  # the n-th id is a stop id of the request; None: never
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 8192  # where the model's config.json is not there
     vocab_size: Annotated[int, Meta(ge=16, le=16_777_216)] = 49152  # likewise
@@ -82,7 +82,7 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     page_copy_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.05  # of one of these, one way
     weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1024 * 1024  # each model's
     weights_host_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # of their copy from host memory to the device
-    weights_disk_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # and from files, which comes before
+    weights_disk_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # and from files, which is loaded first
     faults: FakeFaults = FakeFaults()
 
 
@@ -114,12 +114,13 @@ class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     weights_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
     # Of the host, page-locked on a GPU, for weights that are not resident; the others are read from their files.
     weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
-    # A model in use is resident for at least so many seconds, however many requests of no higher tier wait for another.
+    # A model in use is resident for at least this number of seconds, unless a request of a higher tier waits for
+    # another.
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     # Seconds without a token after which a resident model is probed. After as many seconds more without a token, the
     # model is silent. 0: no model is probed.
     probe_after_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
-    graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
+    graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: no capture
     # Adapters and models that were fetched from other hosts, in the engine's own store; 0: no limit.
     store_bytes_max: Annotated[int, Meta(ge=0, le=2**50)] = 0
     store_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 1024**3  # disk space that a download leaves free
@@ -129,7 +130,7 @@ class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
             raise ValueError(fault)
-        # Each running request may have an adapter of its own.
+        # Each running request may have a different adapter.
         if self.adapters_max < self.sequences_max:
             raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")
 

@@ -43,7 +43,7 @@ ALIVE_S = 1.0
 
 
 class NoCommonVersion(ProtocolError):
-    """The ranges of protocol versions of gateway and engine do not overlap. `hello`: what the engine said."""
+    """The ranges of protocol versions of gateway and engine do not overlap. `hello`: of the engine."""
 
     def __init__(self, hello: Hello) -> None:
         super().__init__(
@@ -79,7 +79,7 @@ class Generation:
     )  # fmt: skip
 
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
-        """Without a link it is not submitted yet: `EngineClient.submit` attaches it."""
+        """`link` None: not submitted yet; `EngineClient.submit` attaches it."""
         self.handle = handle
         self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: GenerationEnding | None = None
@@ -122,13 +122,13 @@ class Generation:
 
     @property
     def epoch(self) -> str:
-        """Of the engine process that has the request, or had it last; "" before it is submitted."""
+        """The epoch of the engine process that has the request, or had it last; "" before it is submitted."""
         return "" if self._link is None else self._link.epoch
 
     @property
     def made_tokens(self) -> int:
-        """What the engine reported with the ending; without such a report, the number of ids that arrived here before
-        the request was aborted."""
+        """The number of made tokens that the engine reported with the ending; without such a report, the number of ids
+        that arrived here before the request was aborted."""
         if isinstance(self.ending, Finished):
             return self.ending.usage.completion_tokens
         return self._taken + len(self._ids)
@@ -150,7 +150,7 @@ class Generation:
     # ---- for the connection: `push_id` and `set_ending`, then `announce`
 
     def attach(self, link: Link, handle: int) -> None:
-        """What arrives for `handle` of `link` belongs to this request: at its first Submit, and at each further one of
+        """Direct the frames for `handle` of `link` to this request: at its first Submit, and at each further Submit of
         a request that continues on another engine."""
         self._link, self.handle = link, handle
 
@@ -168,7 +168,7 @@ class Generation:
             self._prompt.append(part)
 
     def set_ending(self, ending: GenerationEnding) -> None:
-        """Nothing more arrives."""
+        """Note the ending; no more output arrives."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
 
@@ -320,8 +320,8 @@ class Link(asyncio.Protocol):
                 self.hello.set_result(frame)
 
     def greet(self, hello: Hello, gateway: str) -> None:
-        """Agree on a version with an engine that said `hello`; from version 5 on, say who connects and send signs of
-        life. Raises NoCommonVersion."""
+        """Agree on a version with an engine that said `hello`; from version 5 on, identify the gateway and send
+        keep-alives. Raises NoCommonVersion."""
         version = min(hello.version, PROTOCOL_VERSION)
         common = version >= max(oldest_version(hello), PROTOCOL_OLDEST)
         if hello.version >= FLEET_VERSION:
@@ -398,7 +398,7 @@ class Link(asyncio.Protocol):
         self._watch = self._loop.call_later(self._silence_s / 8, self._check_silence)
 
     def leave(self) -> None:
-        """Close after what was sent. Its loss is not reported to `on_lost`."""
+        """Close after all written bytes are sent. The close is not reported to `on_lost`."""
         self._on_lost = lambda: None
         if self._transport is not None:
             self._transport.close()

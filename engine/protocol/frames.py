@@ -71,9 +71,10 @@ Logprobs = list[tuple[int, float]]
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log probabilities of consecutive prompt tokens, the first at index `position` ≥ 1: token 0 has none. Three packed
-    little-endian arrays: `ids` (int32) and `values` (float32), `width` of each token: its own id, then the likeliest
-    ids; `ranks` (int32), one for each token: 1 + the number of ids that are likelier than it. From the raw logits."""
+    """Log probabilities of consecutive prompt tokens, the first at index `position` ≥ 1: token 0 has no log
+    probability. Three packed little-endian arrays: `ids` (int32) and `values` (float32), `width` of each token: its own
+    id, then the likeliest ids; `ranks` (int32), one for each token: 1 + the number of ids that are likelier than it.
+    From the raw logits."""
 
     position: int
     width: int
@@ -92,7 +93,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """How the next id is drawn. `temperature` 0 is greedy. The gateway always sets `seed`, also when the caller did
-    not, so that the engine has no randomness of its own: the draw depends on (seed, choice, position) alone."""
+    not, so that the engine adds no randomness: the draw depends on (seed, choice, position) alone."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -114,7 +115,8 @@ class Guide(msgspec.Struct, frozen=True, array_like=True):
     fields."""
 
     grammar: str | None = None  # llguidance's text (engine.text.grammars); it applies to the ids after the reasoning
-    # Ids that open the reasoning when the model draws them first. Empty: the prompt's end opened it, or there is none.
+    # Ids that open the reasoning when the model draws them first. Empty: the prompt's end opened it, or the request has
+    # none.
     reasoning_start_ids: list[int] = []
     reasoning_end_ids: list[int] = []  # ids that end the reasoning; empty: the model does not reason
     reasoning_open: bool = False  # the prompt's end opened it
@@ -209,7 +211,7 @@ class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
     is never evicted once it is resident. For a registered adapter the frame changes `pinned` alone.
 
     `sources`, since version 5: URLs of the adapter's directory, tried in order by an engine that cannot read `path`;
-    it verifies what it fetches by the digest."""
+    it verifies fetched files by the digest."""
 
     digest: Digest
     model: str
@@ -295,7 +297,7 @@ class Reclaim(Frame, frozen=True, tag="reclaim", array_like=True):
 
 
 class DrainEngine(Frame, frozen=True, tag="drain", array_like=True):
-    """Refuse new requests as "shutting_down", and finish those that run. `draining` False: serve again."""
+    """Refuse new requests as "shutting_down", and finish running ones. `draining` False: serve again."""
 
     draining: bool = True
 
@@ -332,7 +334,7 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     step: int
     handles: list[int]
     ids: list[int]
-    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None if no request of the frame wants logprobs
+    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None if no request of the frame has logprobs
     # By handle, with its first id: prompt tokens found in the prefix cache, if any. Finished repeats the number, but a
     # gateway that loses the engine never gets a Finished.
     cached: dict[int, int] | None = None
@@ -407,7 +409,7 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_resident: list[str]
     tokens_made: int  # completion ids made since the process started, for all gateways, with the overrun
     metrics: bytes  # Prometheus text format, vLLM's names
-    tokens_overrun: int = 0  # of those, in no answer: made after the ending of their request, or by a probe
+    tokens_overrun: int = 0  # of these, in no answer: made after the ending of their request, or by a probe
     tokens_lost: int = 0  # made for gateways that disconnected before they recorded them
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
@@ -436,21 +438,21 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     requests_total: int
     preemptions: list[Preemption]  # the oldest first
     preempted: int  # number of the newest preemption
-    adapters: list[AdapterPlace]  # those in the arena first
+    adapters: list[AdapterPlace]  # adapters in the arena first
     adapters_total: int  # known
     models: list[ModelPlace] = []
     weights_bytes: int = 0  # device memory for weights; 0: no limit
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a new request would wait for, as the engine predicts it from its measured speed."""
+    """The predicted wait of a new request, from the engine's measured speed."""
 
     waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
     queued: dict[str, int] = {}  # by tier: waiting requests
     prefill_token_s: dict[str, float] = {}  # by model: seconds of one more prompt token
     models: dict[str, float] = {}  # seconds until the model's weights are resident, of models that are not
     adapters: list[Digest] = []  # resident
-    adapter_load_s: float = 0.0  # of one that is not
+    adapter_load_s: float = 0.0  # of an adapter that is not resident
     tokens_per_s: float = 0.0  # made in the last second
     queries: int = 0  # prompt tokens looked up in the prefix cache since the start
     hits: int = 0  # of these, found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.protocol.frames import Guide
 
 GRAMMAR_CHARS_MAX = 256 * 1024
-# Of a marker; a marker that is no token of its own has some 2 to 8 ids.
+# Of a marker; a marker that is not a single token has some 2 to 8 ids.
 MARKER_IDS_MAX = 32
 REASONING_MAX = 2**31 - 1
 

@@ -61,21 +61,21 @@ class Inbox:
         self._taken_bytes = 0
 
     def receive(self, gateway: int, frame: ToEngine, at: float, size: int) -> None:
-        """From the I/O thread only. `size` is the frame's length in bytes."""
+        """Call it from the I/O thread only. `size` is the frame's length in bytes."""
         weight = size + COMMAND_BYTES
         self._put_bytes += weight
         self._queue.put(ReceivedFrame(gateway, frame, at, weight))
 
     def put(self, command: GatewayDisconnected | LoopCall | Stop) -> None:
-        """From any thread. The number of streams and of loads in flight bounds these."""
+        """Thread-safe. The number of streams and of loads in flight bounds these."""
         self._queue.put(command)
 
     def full(self) -> bool:
         return self._put_bytes - self._taken_bytes > INBOX_BYTES_MAX
 
     def take_commands(self, timeout_s: float | None) -> list[Command]:
-        """All queued commands; if there is none, wait for one up to `timeout_s` (None: without limit). From the loop
-        only."""
+        """All queued commands; if the queue is empty, wait for a command up to `timeout_s` (None: without limit). From
+        the loop only."""
         commands: list[Command] = []
         try:
             if timeout_s is None or timeout_s > 0:
@@ -109,10 +109,10 @@ class LoopProgress:
     load: EngineLoad | None = None
     tokens: Mapping[str, TokenTimes] = field(default_factory=dict)  # by resident model
     awaited: tuple[str, float] | None = None  # the model of the oldest step in flight, and since when it is the oldest
-    silent_after_s: float = 0.0  # a model that owes a token for longer is silent; 0: none is
+    silent_after_s: float = 0.0  # a model that owes a token for longer is silent; 0: no model is
 
     def token_ages(self, now: float) -> dict[str, TokenAge]:
-        """By resident model. The loop may hang in a step: then only this thread can say for how long."""
+        """Ages by resident model. The loop may hang in a step: then only this thread can say for how long."""
         awaited = self.awaited
         ages = {}
         for model, own in self.tokens.items():

@@ -17,7 +17,7 @@ from engine.protocol.addresses import join_host_port
 from engine.protocol.tls import CertificateFiles, CurrentContext, server_context, set_tcp_options
 
 SOCKET_PATH_BYTES_MAX = 107
-# Connections that the kernel keeps until they are accepted; it limits the number to net.core.somaxconn.
+# Connections that the kernel queues until they are accepted; it limits the number to net.core.somaxconn.
 BACKLOG = 1024
 # Streams of gateways, each worker's and the supervisor's own.
 STREAMS_MAX = 4096
@@ -38,7 +38,8 @@ class SocketInUse(Exception):
 
 
 def limit_streams(wanted: int) -> int:
-    """Raise the soft limit of descriptors so that `wanted` streams fit. Returns how many fit; fewer are logged."""
+    """Raise the soft limit of descriptors so that `wanted` streams fit. Returns how many fit; a lower number is
+    logged."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + DESCRIPTORS_RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -96,7 +97,7 @@ def _remove_stale(path: Path) -> None:
 
 
 class TlsListener:
-    """Accepts TCP connections and passes on those whose certificate the authority signed. `open` is for any thread;
+    """Accepts TCP connections and passes on connections whose certificate the authority signed. `open` is thread-safe;
     `serve` runs on the I/O thread's loop until it is cancelled."""
 
     def __init__(self, host: str, port: int, files: CertificateFiles) -> None:
@@ -148,7 +149,7 @@ class TlsListener:
         while True:
             try:
                 connection, peer = await loop.sock_accept(listener)
-            except ConnectionError:  # the peer is gone already
+            except ConnectionError:  # the peer has disconnected already
                 continue
             except OSError as error:  # no descriptor is free, most likely
                 _log.error("accept.failed", extra={"fields": {"reason": error.strerror}})

@@ -20,7 +20,7 @@ class ModelQuality(msgspec.Struct, frozen=True, array_like=True):
     perplexity: float
     reference_perplexity: float
     worst_layer: int
-    worst_layer_error: float  # norm of that layer's error / norm of what the reference's layer adds to its input
+    worst_layer_error: float  # norm of that layer's error / norm of the reference layer's residual update
     kept_layers: int  # matrices that were left in 16 bits
     measured_at: float  # Unix seconds
 

@@ -17,7 +17,7 @@ CHOICE_MAX = 2**31 - 1
 
 
 def find_fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | None:
-    """A sentence with the first field outside its limits and those limits; None if all fields are valid. NaN is
+    """A sentence that names the first field outside its limits, and the limits; None if all fields are valid. NaN is
     outside every limit."""
     s = sampling
     checks = (

@@ -181,7 +181,7 @@ class Server:
     # ---- for the loop's thread
 
     def start(self) -> None:
-        """Listen, and serve from a thread of its own. Raises SocketInUse."""
+        """Listen, and serve on a separate thread. Raises SocketInUse."""
         self._streams_max = limit_streams(self._streams_max)
         if self._tls is not None:
             self._tls.open()
@@ -199,7 +199,7 @@ class Server:
         self._loop.call_soon_threadsafe(self._tell_models, models)
 
     def stop(self) -> None:
-        """Flush what is unsent for up to FLUSH_S, close all streams, remove the socket file, end the thread."""
+        """Flush unsent bytes for up to FLUSH_S, close all streams, remove the socket file, end the thread."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(timeout=FLUSH_S + 1.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=1.0)
@@ -250,7 +250,7 @@ class Server:
         self._paused = False
         for stream in self._streams.values():
             if stream.transport is not None and not stream.transport.is_closing():
-                stream.silent_checks = 0  # what it sent meanwhile was not read
+                stream.silent_checks = 0  # its frames were not read meanwhile
                 stream.transport.resume_reading()
 
     def _deliver(self, batch: list[OutgoingFrames]) -> None:
@@ -327,7 +327,7 @@ class Server:
     def _watch_parent(self) -> None:
         if self._parent is None:
             return
-        # Asked, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
+        # Polled, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
         if os.getppid() == self._parent:
             self._loop.call_later(PARENT_CHECK_S, self._watch_parent)
             return

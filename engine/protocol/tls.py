@@ -38,7 +38,7 @@ class CertificateFiles:
 
 
 def server_context(files: CertificateFiles) -> ssl.SSLContext:
-    """For an engine: a gateway without a certificate of the authority fails the handshake. Raises
+    """The context of an engine: a gateway without a certificate of the authority fails the handshake. Raises
     CertificatesUnusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A ticket would let a gateway resume a session after its authority was removed from the file.
@@ -47,7 +47,7 @@ def server_context(files: CertificateFiles) -> ssl.SSLContext:
 
 
 def client_context(files: CertificateFiles) -> ssl.SSLContext:
-    """For a gateway: it checks that the engine's certificate names the host that it connects to. Raises
+    """The context of a gateway: it checks that the engine's certificate names the host that it connects to. Raises
     CertificatesUnusable."""
     return _complete(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)
 
@@ -55,7 +55,7 @@ def client_context(files: CertificateFiles) -> ssl.SSLContext:
 def _complete(context: ssl.SSLContext, files: CertificateFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    # The authority's file says who is trusted, also when it names an intermediate authority.
+    # Only certificates of the authority's file are trusted, also when it has an intermediate authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=files.authority)
@@ -78,8 +78,8 @@ def _reason(error: Exception) -> str:
 
 class CurrentContext:
     """The context of three files, for each new connection: `current()`. Files that changed are read again. While they
-    do not fit together, such as between the replacement of a certificate and of its key, the context before stays in
-    use, and one warning is logged."""
+    do not fit together, such as between the replacement of a certificate and of its key, the previous context remains
+    in use, and one warning is logged."""
 
     def __init__(self, files: CertificateFiles, make: Callable[[CertificateFiles], ssl.SSLContext]) -> None:
         """`make`: server_context or client_context. Raises CertificatesUnusable."""

@@ -46,7 +46,7 @@ class EngineGroup:
             moved.add(engine.number)
 
     def least_token_s(self) -> float:
-        """At most what one more prompt token takes on any of the engines, after `by_wait`."""
+        """A lower bound of the seconds of one more prompt token on any of the engines, after `by_wait`."""
         return self._token_s
 
     def by_wait(self, rank: int) -> list[WaitingEngine]:

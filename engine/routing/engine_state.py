@@ -1,4 +1,4 @@
-"""What a router knows of one engine: its last heartbeat, and what this gateway sent to it since."""
+"""A router's state of one engine: its last heartbeat, and the requests that this gateway sent to it since."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from engine.protocol.frames import EngineLoad
 
-# A load older than this counts with pessimism: a second for each further second. Heartbeats come every second.
+# A load older than this counts with pessimism: a second for each further second. Heartbeats arrive every second.
 STALE_S = 3.0
 # The wait of an engine before its first heartbeat: it is ranked after all others.
 UNKNOWN_S = 3600.0
@@ -68,7 +68,7 @@ class RoutedEngine:
         self.bit = 0  # in the page index's masks
         self.draining = False
         self.known = False  # a heartbeat had a load
-        self.waits = [UNKNOWN_S] * ranks  # by rank: the reported wait, and what was sent since
+        self.waits = [UNKNOWN_S] * ranks  # by rank: the reported wait, and the work sent since
         self.fresh_until = float("inf")
         self.beat = 0
         self.tokens_s: dict[str, float] = {}  # by model
@@ -115,14 +115,14 @@ class RoutedEngine:
     # ---- loads
 
     def weights_wait(self, model: str, rank: int, now: float) -> tuple[float, float]:
-        """Of a model whose weights are not resident: seconds until they are, and the cost beside it."""
+        """For a model whose weights are not resident: the seconds until they are, and the additional cost."""
         seconds = self.absent_models[model]
         if model in self.model_loads:
             return max(0.0, self.model_loads[model] - now), 0.0
         return seconds, min(seconds, WEIGHTS_COST_MAX_S) if rank else 0.0
 
     def adapter_wait(self, adapter: str, rank: int, now: float) -> tuple[float, float]:
-        """Likewise of an adapter."""
+        """The same for an adapter that is not resident."""
         if adapter in self.loading:
             return max(0.0, self.loading[adapter] - now), 0.0
         seconds = self.adapter_load_s
@@ -152,12 +152,12 @@ class RoutedEngine:
             self.unfinished -= 1
 
     def _lengthen(self, rank: int, seconds: float) -> None:
-        """Requests of a tier wait for those of its own rank and of higher tiers."""
+        """Requests of a tier wait for requests of its own rank and of higher tiers."""
         for index in range(rank, len(self.waits)):
             self.waits[index] += seconds
 
     def _forget_prefill(self, placement: Placement) -> None:
-        """What was submitted before the last heartbeat is in the reported wait."""
+        """The reported wait includes requests that were submitted before the last heartbeat."""
         if placement.seconds and placement.engine == self.number and placement.beat == self.beat:
             self._lengthen(placement.rank, -placement.seconds)
         placement.seconds = 0.0

@@ -1,6 +1,6 @@
-"""Which engines have which cached pages: what the PagesChanged frames of all engines say together.
+"""Which engines have which cached pages, according to the PagesChanged frames of all engines.
 
-Names of pages are those of `engine.protocol.page_names`; of each name only the head is known.
+`engine.protocol.page_names` makes the names of pages; the index has only the head of each name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS_OF_NAME = 32 // PAGE_HEAD_BYTES
 
 
 class _CachedPages:
-    """What one engine has. `bit` marks it in the masks; 0: nothing is known until a full frame."""
+    """The cached pages of one engine. `bit` marks it in the masks; 0: nothing is known until a full frame."""
 
     __slots__ = ("bit", "number", "repeated")
 
@@ -111,7 +111,7 @@ class PageIndex:
         return found
 
     def heads(self) -> int:
-        """Distinct heads, with those of removed engines that are not yet swept out."""
+        """Distinct heads, including heads of removed engines that are not yet swept out."""
         return sum(map(len, self._shards))
 
     def memory_bytes(self) -> int:

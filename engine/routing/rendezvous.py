@@ -1,5 +1,5 @@
-"""Rendezvous hashing: each key ranks all engines in an order of its own, which every gateway computes alike. An engine
-that leaves moves only the keys that had it first.
+"""Rendezvous hashing: each key ranks all engines in its own order, which every gateway computes alike. The removal of
+an engine moves only the keys that ranked it first.
 
 The weights need to be spread evenly, not to withstand an attack: two hashes are multiplied, modulo 2⁶⁴.
 """

@@ -33,8 +33,8 @@ FEW_ENGINES = 4
 
 
 class RoutableRequest(msgspec.Struct, gc=False):
-    """What of a Submit decides about its engine. `ids`: all prompt_ids, those that are resumed too. `conversation`: a
-    key that the requests of one conversation have in common; "": unknown."""
+    """The fields of a Submit on which the choice of its engine depends. `ids`: all prompt_ids, including resumed ids.
+    `conversation`: a key that the requests of one conversation have in common; "": unknown."""
 
     model: str
     adapter: str | None
@@ -107,8 +107,8 @@ class EngineRouter:
     # ---- what engines report
 
     def set_engine(self, name: str, models: Mapping[str, ModelInfo]) -> None:
-        """A connected engine and all models that it serves now, in place of those of an earlier call. Its load stays
-        unknown until `note_load`."""
+        """A connected engine and all models that it serves now, replacing the models of an earlier call. Its load
+        remains unknown until `note_load`."""
         engine = self._engines.get(name)
         if engine is None:
             self._numbers += 1
@@ -124,14 +124,15 @@ class EngineRouter:
             engine.models[model] = identity
 
     def remove_engine(self, name: str) -> None:
-        """A lost stream: nothing of the engine is known any more. An unknown engine is ignored."""
+        """A lost stream: the engine's state is dropped. An unknown engine is ignored."""
         engine = self._engines.pop(name, None)
         if engine is not None:
             self._leave_groups(engine)
         self.pages.remove_engine(name)
 
     def note_load(self, name: str, load: EngineLoad | None, draining: bool, now: float) -> None:
-        """A heartbeat. `load` None: the engine's protocol version has none. A draining engine is not ranked."""
+        """A heartbeat. `load` None: the engine's protocol version does not report it. A draining engine is not
+        ranked."""
         engine = self._engines.get(name)
         if engine is not None:
             engine.set_load(load, draining, now, self._ranks)

@@ -1,5 +1,5 @@
-"""Refuses requests at `submit`: those that can never run, and those that would wait longer than their tier's target.
-It also predicts what a request would wait for.
+"""Refuses requests at `submit`: requests that can never run, and requests that would wait longer than their tier's
+target. It also predicts a request's wait.
 
 It knows no tenants or budgets: the gateway has checked them.
 """
@@ -73,7 +73,7 @@ class AdmissionControl:
         return None if sequence.resumed else self._crowded(sequence, rank)
 
     def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
-        """It exceeds the model's context, or its tier cannot have the pages for it."""
+        """Whether the request exceeds the model's context, or its tier cannot have the pages for it."""
         tokens = len(sequence.prompt_ids) + sequence.max_tokens
         if tokens > limits.context_tokens:
             message = f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
@@ -90,7 +90,8 @@ class AdmissionControl:
         return None
 
     def _crowded(self, sequence: Sequence, rank: int) -> Refusal | None:
-        """Its predicted wait exceeds the tier's target, or the queue is full and no share has more waiting requests."""
+        """Whether the request's predicted wait exceeds the tier's target, or the queue is full and no share has more
+        waiting requests."""
         tier, queue = self._tiers[rank], self._queues[rank]
         weights, target_ms = predict_wait(self._weights, sequence.model, rank), tier.queue_target_ms
         # A share's first request does not wait for its turn: others are preempted for it.
@@ -110,8 +111,8 @@ class AdmissionControl:
     # ---- predictions, whose cost does not depend on the number of requests
 
     def queue_waits_s(self) -> dict[str, float]:
-        """By tier: predicted seconds until the first chunk begins of a request whose share has no other one. If the
-        tier can have no slot now, the request waits for one start more."""
+        """Predicted seconds, by tier, until the first chunk begins of a request whose share has no other request. If
+        the tier can have no slot now, the request waits for one start more."""
         return {
             tier.name: queue.new_share_wait_s(needs_slot=self._capacity.spare_slots(rank) < 1)
             for rank, (tier, queue) in enumerate(zip(self._tiers, self._queues, strict=True))

@@ -90,7 +90,7 @@ class Capacity:
 
     def _take_capacity(self, entry: Entry, cached: list[int], missing: int) -> None:
         """Take a slot, the adapter and `missing` pages; `cached` pages are held already. If this raises, the request
-        has none of the three."""
+        has acquired nothing."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
         while self.slots.spare(entry.tier) < 1:
             victim = self._slot_victim(entry.tier)
@@ -153,8 +153,8 @@ class Capacity:
 
     def evacuate_model(self, model: str, rank: int | None) -> bool:
         """Preempt the model's running requests for a demand of tier `rank`; None: preempt nothing. While one of them
-        must finish, none is preempted: the weights stay on the device in any case. Returns whether the model runs no
-        request."""
+        must finish, none of them is preempted, because the weights remain on the device in any case. Returns whether
+        the model runs no request."""
         running = [entry for tier in self.running for entry in tier if entry.sequence.model == model]
         if rank is None or any(self._must_finish(entry, rank) for entry in running):
             return not running
@@ -163,7 +163,7 @@ class Capacity:
         return True
 
     def _must_finish(self, entry: Entry, rank: int) -> bool:
-        """Whether the request's model stays on the device until the request has ended, although a request of tier
+        """Whether the request's model remains on the device until the request has ended, although a request of tier
         `rank` needs its bytes. A request that was preempted `preemptions_max` times must finish: otherwise two models
         of one tier could evict each other without end when a run takes longer than a residence."""
         tier = self._tiers[entry.tier]
@@ -185,7 +185,7 @@ class Capacity:
         return self._pages_to_end(entry) > self.pages.floor(entry.tier)
 
     def can_reserve(self, entry: Entry) -> bool:
-        """The floor has capacity for the request beside those that have reserved theirs."""
+        """The floor has capacity for the request beside the requests that have reserved capacity in it."""
         tier = entry.tier
         pages = self._reserved_pages[tier] + self._pages_to_end(entry)
         return pages <= self.pages.floor(tier) and self._reserved_slots[tier] < self.slots.floor(tier)
@@ -235,7 +235,7 @@ class Capacity:
     # ---- eviction and preemption
 
     def _evict_for_entry(self, entry: Entry, missing: int) -> bool:
-        """Evict idle adapters, then preempt lower tiers, until `missing` pages, those of the adapter and the headroom
+        """Evict idle adapters, then preempt lower tiers, until `missing` pages, the adapter's pages and the headroom
         are available. Returns whether they are; if they cannot become available, nothing is evicted or preempted."""
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
@@ -256,8 +256,8 @@ class Capacity:
         self._evict_and_preempt(entry, missing, 0, self._eviction_rank(entry, missing))
 
     def _evict_and_preempt(self, entry: Entry, missing: int, headroom: int, rank: int) -> bool:
-        """Evict adapters that no tier above `rank` waits for, then preempt lower tiers, until `missing` pages, those of
-        the adapter and `headroom` are available. False: they are not."""
+        """Evict adapters that no tier above `rank` waits for, then preempt lower tiers, until `missing` pages, the
+        adapter's pages and `headroom` are available. False: they are not."""
         adapter = entry.sequence.adapter
         # Evicting an adapter may change the pages that the own one needs, as adapters share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
@@ -277,8 +277,9 @@ class Capacity:
         return entry.tier if self.count() and not within_floor else 0
 
     def _headroom(self, entry: Entry, missing: int) -> int:
-        """One page for each running request that could preempt the new one when it grows; within the floor only those
-        of its own tier can. 0 if the request is owed its pages, or joins as a first request (first_requests.py)."""
+        """One page for each running request that could preempt the new one when it grows; within the floor only
+        requests of its own tier can. 0 if the request is owed its pages, or joins as a first request
+        (first_requests.py)."""
         if entry.owed or entry.preempts_as_first:
             return 0
         own = len(self.running[entry.tier])

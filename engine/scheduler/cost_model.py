@@ -59,8 +59,9 @@ class CostModel:
         return int(max(0.0, min(tokens_max, (seconds - self.costs.step_seconds(load)) / each)))
 
     def split(self, chunks: Ordered[Chunk], adapters: int, seconds: float) -> list[float]:
-        """The seconds of each chunk: its own terms and an even part of what the step shares, scaled so that they add up
-        to `seconds`. In proportion to tokens while the costs are unknown. `adapters`: distinct adapters of the step."""
+        """The seconds of each chunk: its own terms and an even part of the step's shared terms, scaled so that they add
+        up to `seconds`. In proportion to tokens while the costs are unknown. `adapters`: distinct adapters of the
+        step."""
         costs = self.costs
         users = Counter(chunk.sequence.adapter for chunk in chunks) if adapters and costs.adapter_s else None
         even = costs.base_s / len(chunks) + costs.sequence_s

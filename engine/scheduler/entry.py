@@ -23,7 +23,7 @@ class Entry:
     in_flight: int = 0  # its chunks in steps in flight
     aborting: bool = False  # aborted while in flight: it ends when its next step is completed
     shared: int = 0  # pages that it shared from the prefix cache when it last joined
-    published: int = 0  # of its pages, those found in the prefix cache or published to it
+    published: int = 0  # number of its pages that were found in the prefix cache or published to it
     peak: int = 0  # the most tokens it ever had computed: computing below it is recomputing
     charged: int = 0  # tokens that its share was charged for, or found in the prefix cache
     delayed: bool = False  # its decode was left out of the last step, for other requests' prefill

@@ -73,7 +73,7 @@ class FirstRequests:
         return self._capacity.spare_slots(entry.tier) <= self.reserved_slots(entry.tier)
 
     def note_joined(self, entry: Entry) -> None:
-        """A request joined. A first request uses up one reserved slot of its tier, if there is one."""
+        """A request joined. A first request uses up one reserved slot of its tier, if the tier has a reserved slot."""
         if entry.first and self.reserved_slots(entry.tier):
             self._reserved_until[entry.tier].popleft()
             entry.slot_reserved = True
@@ -120,9 +120,10 @@ class FirstRequests:
         return True
 
     def _victims(self, entry: Entry, slots: int, pages: int) -> list[Entry]:
-        """Victims that free `slots` slots and `pages` pages; empty if that is impossible. Each is the youngest request
-        of the share that then holds most for its weight. Each share keeps at least one request. If pages are missing, a
-        share loses a request only if it has at least as many pages for its weight as the first request needs."""
+        """Victims that free `slots` slots and `pages` pages; empty if that is impossible. Each victim is the youngest
+        request of the share that then holds most for its weight. Each share keeps at least one request. If pages are
+        missing, a share loses a request only if it has at least as many pages for its weight as the first request
+        needs."""
         uses = self._share_uses(entry)
         limit = (
             self._capacity.pages_of(entry, entry.sequence.token_count()) / entry.sequence.weight if pages > 0 else 0.0
@@ -162,7 +163,7 @@ class FirstRequests:
 
 
 class _ShareUse:
-    """What a share holds in a tier."""
+    """The slots and pages of a share in a tier."""
 
     def __init__(self, weight: float, preemptions_max: int, queued_at: float) -> None:
         """`queued_at`: when the first request was queued. Requests that started later are no victims, as the queue's

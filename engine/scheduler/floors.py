@@ -67,7 +67,7 @@ class Floors:
         return units
 
     def unpromised(self) -> int:
-        """Free units beyond what all floors still guarantee: they can be given away permanently."""
+        """Free units beyond the units that all floors still guarantee: they can be allocated permanently."""
         return self._available() - sum(max(0, -self.over(tier)) for tier in range(len(self._floors)))
 
     def _yielded(self, tier: int) -> int:

@@ -1,6 +1,6 @@
 """A step plan: which chunk of which request is computed in the next step, and which token and time budget is left.
 
-The planner fills it, and may drop chunks until the step begins; then it stays with the step in flight.
+The planner fills it, and may drop chunks until the step begins; then the plan belongs to the step in flight.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class StepPlan:
         self._prefilling.add(entry)
 
     def remove_entry(self, entry: Entry) -> None:
-        """Remove the request's chunk, if there is one."""
+        """Remove the request's chunk, if the plan has a chunk of it."""
         chunk = self.chunks.pop(entry, None)
         if chunk:
             self.tokens_left += chunk.count
@@ -112,7 +112,7 @@ class StepPlan:
     # ---- decodes beside prefill
 
     def note_decodes(self) -> None:
-        """All decodes are in the plan, and nothing else."""
+        """Note that the plan has all decodes and no other chunk."""
         self._decodes = len(self.chunks)
         self.decoding = sorted({entry.tier for entry in self.chunks})
 
@@ -139,7 +139,7 @@ class StepPlan:
         return costs.sequence_s + costs.kv_token_s * (self.chunks[entry].start + 1)
 
     def decodes(self, tier: int) -> list[Entry]:
-        """The tier's decodes that may be delayed: those that were not delayed in the last step; oldest first."""
+        """The tier's decodes that may be delayed: decodes that were not delayed in the last step; oldest first."""
         return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.delayed]
 
     def delay_decode(self, entry: Entry) -> None:

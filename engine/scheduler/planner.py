@@ -390,7 +390,7 @@ class StepPlanner:
     def _delay_lower_decodes(self, plan: StepPlan, tier: int, tokens: int) -> None:
         """Delay decodes of lower tiers by a step, the youngest of the lowest tier first, until `tokens` tokens of
         prefill of this tier fit into the step's tokens and time, and the step is within the tier's patience. So the
-        time that targets leave goes to a higher tier's prefill first, then to lower tiers' decodes. No decode is
+        spare time of a step is used for a higher tier's prefill first, then for lower tiers' decodes. No decode is
         delayed in two consecutive steps."""
         if not plan.decodes_below(tier):
             return

@@ -23,7 +23,7 @@ SHARES_MAX = 10_000
 # A share that was recently served fewer weighted tokens crowds only if it crowds heavily (crowding.py).
 LIGHT_TOKENS_MIN = 1000.0
 NO_SHARES: frozenset[str] = frozenset()
-# At most this many requests are examined for one that is ready.
+# At most this many requests are examined to find a request that is ready.
 PASSED_MAX = 256
 Ready = Callable[[Entry], bool]
 
@@ -245,8 +245,8 @@ class TierQueue:
         return self._rate.wait_seconds(ahead, self._clock()) if ahead else 0.0
 
     def new_share_wait_s(self, *, needs_slot: bool) -> float:
-        """Predicted wait of a request of a share that has none in the tier. `needs_slot`: it waits for one start more,
-        because no slot is free."""
+        """Predicted wait of a request of a share without requests in the tier. `needs_slot`: it waits for one more
+        start, because no slot is free."""
         if any(count > 1 for count in self._running.values()):
             return 0.0  # it would be its share's first request
         ahead = self._count - sum(self._waiting.values()) + len(self._waiting) + needs_slot
@@ -274,7 +274,7 @@ class TierQueue:
 
     def displaced_by(self, share: str) -> Entry | None:
         """The request that a full queue drops for a new request of `share`: the newest of the share with most waiting
-        requests, if those are more than `share` will have. None: the new request is refused."""
+        requests, if it has more of them than `share` will have. None: the new request is refused."""
         if not self._waiting:
             return None
         largest = max(self._waiting, key=self._waiting.__getitem__)
@@ -341,8 +341,8 @@ class TierQueue:
 
 
 class _ModelQueue:
-    """The waiting requests of one tier and model. Requests that never ran are in two heaps of shares: those that crowd
-    the tier, and all others."""
+    """The waiting requests of one tier and model. Requests that never ran are in two heaps of shares: the shares that
+    crowd the tier, and all others."""
 
     def __init__(self) -> None:
         self.owed: list[Entry] = []  # oldest first
@@ -387,7 +387,7 @@ class _ModelQueue:
         return self.rate.wait_seconds(ahead, now) if ahead else 0.0
 
     def is_aged(self, share: str, aged_before: float) -> bool:
-        """Requests of the share wait, and none has started since `aged_before`."""
+        """Requests of the share wait, and no request of it has started since `aged_before`."""
         return self._since.get(share, aged_before) < aged_before
 
     def shares(self) -> Iterator[tuple[str, Iterable[Entry]]]:

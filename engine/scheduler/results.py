@@ -1,6 +1,6 @@
-"""What a completed chunk changes: its share is charged, full pages are published, and its id is filled in.
+"""Applies a completed chunk: charges its share, publishes full pages and fills in its id.
 
-It counts the ids that were made, and those that no answer contains. It ends no request: the scheduler does.
+It counts the ids that were made, and the ids that no answer contains. It ends no request: the scheduler does.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class StepResults:
         return "length" if index + 1 >= sequence.max_tokens else None
 
     def take_reports(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
-        """Add the chunk's log probabilities to the outcome. Those of prompt tokens are not reported again when the
-        request is preempted and its prompt recomputed."""
+        """Add the chunk's log probabilities to the outcome. The log probabilities of prompt tokens are not reported
+        again when the request is preempted and its prompt recomputed."""
         if index in result.logprobs:
             outcome.logprobs[chunk.sequence] = result.logprobs[index]
         if index in result.prompts:
@@ -79,7 +79,8 @@ class StepResults:
             entry.reported = chunk.reported().stop
 
     def count_overrun(self, chunk: Chunk, drew: bool, seconds: float) -> None:
-        """Count what was computed for a request that had ended. `drew`: the chunk neither failed nor was skipped."""
+        """Count the tokens that were computed for a request that had ended. `drew`: the chunk neither failed nor was
+        skipped."""
         self.overrun_s += seconds
         if chunk.sample and drew:
             self.tokens_made += 1

@@ -1,4 +1,4 @@
-"""The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and settles what a step computed.
+"""The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and applies the results of steps.
 
 Deterministic, on the caller's clock, for one thread. It loads no tensor library and knows no tenant, only shares.
 """
@@ -63,7 +63,7 @@ class Scheduler:
       it waits. It joins again only when none of its chunks is in flight.
 
     Pages are freed, and adapters released, while a step in flight may still use them. That is safe because the device
-    works in order (step.Runner): the next owner's writes come later. Only known ids and valid KV enter the prefix
+    works in order (step.Runner): the next owner's writes are later. Only known ids and valid KV enter the prefix
     cache: a page is published when the step that filled it is completed, if its request still runs.
     """
 
@@ -188,8 +188,8 @@ class Scheduler:
     # ---- requests
 
     def submit(self, sequence: Sequence) -> Refusal | None:
-        """Queue a request, or return why it is refused. A queued request ends exactly once. If this raises, nothing of
-        the request is left."""
+        """Queue a request, or return why it is refused. A queued request ends exactly once. If this raises, the request
+        leaves no state."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
         refusal = self.admission.refusal(sequence)
@@ -348,7 +348,7 @@ class Scheduler:
         return len(self._entries)
 
     def running_entries(self) -> list[list[Entry]]:
-        """By rank, oldest first. Not to be modified."""
+        """Running entries by rank, oldest first. Not to be modified."""
         return self._capacity.running
 
     def waiting_entries(self) -> Iterator[Entry]:
@@ -437,7 +437,8 @@ class Scheduler:
             self._fault(entry, error)
 
     def _remove_from_plan(self, entry: Entry) -> None:
-        """Remove the request's chunk from the open step plan, if there is one. Its chunks in flight stay."""
+        """Remove the request's chunk from the open step plan, if the plan has a chunk of it. Its chunks in flight
+        remain."""
         if self._open_plan is not None:
             self._open_plan.remove_entry(entry)
 
@@ -457,7 +458,7 @@ class Scheduler:
     # ---- results and endings
 
     def _displace_for(self, entry: Entry) -> None:
-        """If the tier's queue is full, refuse the newest request of its largest share: admission found that one."""
+        """If the tier's queue is full, refuse the newest request of its largest share: admission found this request."""
         queue = self._queues[entry.tier]
         if len(queue) < self.tiers[entry.tier].queue_max:
             return

@@ -17,7 +17,7 @@ from engine.step import Sequence
 
 @dataclass(slots=True, frozen=True)
 class ModelLimits:
-    """What the scheduler knows of a model. `digest` names its content in the prefix cache; "": its name does."""
+    """The scheduler's data of a model. `digest` names its content in the prefix cache; "": its name is used instead."""
 
     context_tokens: int
     tokens_per_page: int

@@ -1,6 +1,6 @@
 """Which pages of preempted requests are in host memory, and when copying them is worth it.
 
-It keeps the numbers of pages and host slots; the HostPool copies the bytes.
+It tracks the numbers of pages and host slots; the HostPool copies the bytes.
 """
 
 from __future__ import annotations

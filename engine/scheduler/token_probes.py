@@ -22,7 +22,7 @@ from engine.scheduler.served import ModelTable
 from engine.scheduler.turns import ModelTurns
 from engine.step import Chunk, Sequence, Step, StepResult
 
-# The stream of probes' sequences. Those of gateways count from 0.
+# The stream of probes' sequences. The streams of gateways count from 0.
 PROBE_STREAM = -1
 # The name in place of a tenant's: namespace, share and request id of every probe.
 PROBE_NAME = "laneway-probe"
@@ -86,7 +86,7 @@ class TokenProbes:
         self._models.pop(model, None)
 
     def due_at(self) -> float | None:
-        """When an idle engine calls `plan_due` again; None: no model is resident, or none is probed."""
+        """When an idle engine calls `plan_due` again; None: no resident model is probed."""
         return self._check_at if self.after_s and self._resident() else None
 
     def is_due(self) -> bool:
@@ -94,8 +94,8 @@ class TokenProbes:
         return self.after_s > 0 and self._clock() >= self._check_at and bool(self._resident())
 
     def plan_due(self, *, waiting: bool) -> StepPlan | None:
-        """The probe that is due for longest, which begins now; None: none is due. `waiting`: requests wait for
-        capacity."""
+        """The probe that has been due for longest, which begins now; None: no probe is due. `waiting`: requests wait
+        for capacity."""
         if not self.after_s or (now := self._clock()) < self._check_at:
             return None
         dues = {model: self._tokens_of(model).due_from() + self.after_s for model in self._resident()}
@@ -128,7 +128,7 @@ class TokenProbes:
             own.error = error
 
     def token_times(self) -> dict[str, TokenTimes]:
-        """By resident model."""
+        """Token times by resident model."""
         found = {model: self._tokens_of(model) for model in self._resident()}
         return {model: TokenTimes(own.token_at, own.owed_since, own.error) for model, own in found.items()}
 
@@ -140,8 +140,8 @@ class TokenProbes:
         return [model for model in served.live if model not in served.retired and weights.can_join(model)]
 
     def _tokens_of(self, model: str) -> _ModelTokens:
-        """Of a resident model. Weights that have become resident count as a token made then: before, the model could
-        make none."""
+        """The token times of a resident model. Weights that have become resident count as a token made then: before,
+        the model could make none."""
         resident_since = self._weights.models[model].resident_since
         own = self._models.get(model)
         if own is None or resident_since > own.due_from():
@@ -149,7 +149,7 @@ class TokenProbes:
         return own
 
     def _plan(self, model: str, now: float) -> StepPlan:
-        """The page is free again at once: its next owner's writes come after the probe's (Scheduler)."""
+        """The page is free again at once: its next owner's writes are after the probe's (Scheduler)."""
         pages = self._arena.allocate(1, PROBE_NAME)
         self._arena.release(pages, PROBE_NAME)
         sequence = Sequence(

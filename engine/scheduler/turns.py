@@ -41,7 +41,7 @@ class _ModelTurn:
     """The past of one model."""
 
     last_step: int
-    waited_s: float = 0.0  # seconds of other models' steps since its last step, modelled for those in flight
+    waited_s: float = 0.0  # seconds of other models' steps since its last step; predicted for steps in flight
     served_s: float = 0.0  # device-seconds per share with requests of it, lifted after a pause
 
 
@@ -95,7 +95,7 @@ class ModelTurns:
     # ---- the order
 
     def order(self, work: Mapping[str, ModelWork]) -> list[str]:
-        """The models of `work` (those with requests and resident weights), the next first: a model that has waited for
+        """The models of `work` (models with requests and resident weights), the next first: a model that has waited for
         more than MODEL_WAIT_STEPS_MAX steps; due streams of the highest waiting tier; first tokens of that tier; due
         streams of lower tiers; all others in turn. In turn, a model that was served more than others of its tier is
         later. A stream is due if it would miss its target after another model's step."""
@@ -167,7 +167,7 @@ class ModelTurns:
         return steps - turn.last_step > MODEL_WAIT_STEPS_MAX
 
     def _due(self, model: str) -> int | None:
-        """The highest tier whose streams would miss their target if another model's step came first."""
+        """The highest tier whose streams would miss their target if another model's step ran first."""
         work = self._work[model]
         others_s = max((own.next_s for other, own in self._work.items() if other != model), default=0.0)
         return next((rank for rank in work.decoding if self._left_s(model, rank) < others_s), None)

@@ -17,8 +17,8 @@ def starvation_bound_steps(tier: Tier, requests: int, tokens: int, max_tokens: i
 
     Condition: one such request fits into the tier's floor of pages (its adapter's included) and of slots. Then at any
     time one of them is in the floor or can join it; and of two steps one computes its decode, or adds its floor's part
-    of at least `prefill_tokens_min` tokens to the prefill owed to it. A run takes at most the steps of its prefill,
-    those until its first prefill is owed, and two per token made; each request begins at most `preemptions_max` runs
+    of at least `prefill_tokens_min` tokens to the prefill owed to it. A run takes at most the steps of its prefill, the
+    steps until its first prefill is owed, and two per token made; each request begins at most `preemptions_max` runs
     without ending. The count includes only steps of the tier's own model while its weights are resident. Raises
     ValueError if the tier has no floor.
     """
@@ -45,7 +45,7 @@ def turn_bound_steps(models: int) -> int:
 
         MODEL_WAIT_STEPS_MAX + 2 · models
 
-    A model that has waited for MODEL_WAIT_STEPS_MAX steps is behind those that have waited longer, each of which may
-    follow one urgent model.
+    A model that has waited for MODEL_WAIT_STEPS_MAX steps is behind the models that have waited longer, each of which
+    may follow one urgent model.
     """
     return MODEL_WAIT_STEPS_MAX + 2 * models

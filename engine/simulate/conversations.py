@@ -64,7 +64,7 @@ class FleetText:
         return str(self.conversation)
 
     def all_ids(self) -> list[int]:
-        """Of the prompt and of the answer so far."""
+        """The ids of the prompt and of the answer so far."""
         return self.ids + [MADE_ID] * self.made
 
 
@@ -75,9 +75,9 @@ class _Conversation:
     adapter: str | None
     model: str
     draws: random.Random
-    turns: int  # still to come
+    turns: int  # not yet sent
     ids: list[int] = field(default_factory=list)
-    own: int = 0  # ids of its own so far
+    own: int = 0  # ids made for it alone so far
 
 
 class Conversations:
@@ -113,7 +113,7 @@ class Conversations:
             raise BadInput(f"{len(self._starts)} conversations would begin; the limit is {REQUESTS_MAX}")
 
     def first_texts(self) -> Iterator[FleetText]:
-        """In order of time."""
+        """The first texts, in order of time."""
         for at_s, start in self._starts:
             number = len(self._talks)
             if isinstance(start, SimulatedRequest):
@@ -191,5 +191,5 @@ class Conversations:
 
 
 def _length(draws: random.Random, mean: float) -> int:
-    """At least 1; lognormal."""
+    """A lognormal length, at least 1."""
     return 1 + int(draws.lognormvariate(math.log(max(1.0, mean)) - SPREAD**2 / 2, SPREAD))

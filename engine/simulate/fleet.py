@@ -37,7 +37,7 @@ ONE_ENGINE = "one-engine"
 
 @dataclass(slots=True, frozen=True)
 class Kill:
-    """Engine number `engine` (from 1) dies at `at_s`, and comes back empty after `restart_s`; None: never."""
+    """Engine number `engine` (from 1) dies at `at_s`, and restarts empty after `restart_s`; None: never."""
 
     at_s: float
     engine: int
@@ -71,7 +71,7 @@ class FleetWorld:
         self.texts: list[FleetText] = []
         self.refused = 0
         self.resumed: list[FleetText] = []
-        self.engines: dict[str, FleetEngine] = {}  # those that live
+        self.engines: dict[str, FleetEngine] = {}  # running engines
         self.dead: list[FleetEngine] = []
         self.bin_s = settings.traffic.duration_s / BINS
         self.bins: dict[str, Counter[int]] = {}  # engine → bin → tokens made
@@ -282,7 +282,7 @@ class FleetWorld:
 
 
 def enlarged(device: Device, times: int) -> Device:
-    """One engine with the memory and the speed of `times` engines; a step's fixed cost stays."""
+    """One engine with the memory and the speed of `times` engines; a step's fixed cost is unchanged."""
     return msgspec.structs.replace(
         device,
         prefill_token_s=device.prefill_token_s / times,

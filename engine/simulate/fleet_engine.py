@@ -27,7 +27,7 @@ GATEWAY = 0
 
 
 class TextObserver(Protocol):
-    """What an engine reports of the texts that were submitted to it."""
+    """Receives an engine's reports of the texts that were submitted to it."""
 
     def note_token(self, text: FleetText) -> None: ...
     def note_finished(self, text: FleetText) -> None: ...
@@ -38,7 +38,7 @@ class FleetEngine(Protocol):
     """An engine of a simulated fleet: with the real scheduler, or a simple one (`simple_engine.SimpleEngine`)."""
 
     name: str
-    texts: dict[int, FleetText]  # by number: those in flight
+    texts: dict[int, FleetText]  # texts in flight, by number
     busy_s: float
     tokens: int  # made
     requests: int
@@ -49,19 +49,19 @@ class FleetEngine(Protocol):
 
     @property
     def hits(self) -> int:
-        """Of these, found."""
+        """The tokens of these queries that were found."""
 
     @property
     def adapter_loads(self) -> int: ...
 
     def submit_text(self, text: FleetText) -> None:
-        """It is taken in by the next `advance`."""
+        """Submit a text; the next `advance` admits it."""
 
     def advance(self) -> float | None:
-        """Do what is due now. Returns when something will be due; None: nothing without a submission."""
+        """Do all due work. Returns when more work will be due; None: none will be without a submission."""
 
     def is_computing(self) -> bool:
-        """A submission makes nothing due before what is due."""
+        """A submission makes no work due earlier than the work that is due next."""
 
     def load(self) -> EngineLoad: ...
 
@@ -69,7 +69,7 @@ class FleetEngine(Protocol):
         """Send the changes of cached pages since the last call; the first time all."""
 
     def check_the_end(self) -> None:
-        """All texts have ended. Raises AssertionError if something leaked."""
+        """Check that all texts have ended. Raises AssertionError if something leaked."""
 
 
 class CountedAdapters(SimulatedAdapters):

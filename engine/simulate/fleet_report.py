@@ -52,7 +52,7 @@ class RunReport(msgspec.Struct, frozen=True):
     output_tokens: int
     output_tokens_per_s: float  # over the time in which requests arrive
     prefix_hit_rate: float | None
-    hit_rate_to_one_engine: float | None  # that rate over the one engine's, if it was simulated too
+    hit_rate_to_one_engine: float | None  # that rate over the single engine's, if one engine was simulated too
     adapter_loads: int
     imbalance: float | None  # the busiest engine's time over the mean
     ttft_ms: Percentiles

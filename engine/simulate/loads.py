@@ -46,7 +46,7 @@ class SimulatedAdapters(FakeAdapters):
         return ()
 
     def next_at(self) -> float | None:
-        """When the next load ends; None: none is in flight."""
+        """When the next load ends; None: no load is in flight."""
         return min((at for at in self._ready_at.values() if at > self._now()), default=None)
 
 

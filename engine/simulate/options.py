@@ -96,7 +96,7 @@ OPTIONS = [
         "Tokens with which all sufficiently long prompts of a tenant begin."
     )),
     click.option("--models", type=click.IntRange(1, MODELS_MAX), default=1, show_default=True, help=(
-        "Base models, each with adapters of its own; of several, model-1 gets most requests."
+        "Base models, each with different adapters; of several, model-1 gets most requests."
     )),
     click.option("--model-zipf", type=Number(0, ZIPF_MAX), default=1.0, show_default=True),
     click.option("--models-resident", type=click.IntRange(1, MODELS_MAX), help=(
@@ -236,7 +236,7 @@ def fleet_settings(given: dict[str, Any]) -> FleetSettings:
 
 
 def read_tiers(path: Path) -> tuple[Tier, ...]:
-    """The [[tiers]] of a TOML file, whose other sections are ignored; the shipped tiers if it has none. Raises
+    """The [[tiers]] of a TOML file, whose other sections are ignored; the shipped tiers if it has no tiers. Raises
     BadInput."""
     try:
         fields = tomllib.loads(read_file(path, "--tiers").decode()).get("tiers")

@@ -68,8 +68,8 @@ class TierReport(msgspec.Struct, frozen=True):
 
 
 class WeightsReport(msgspec.Struct, frozen=True):
-    """For several models, if not all of them fit on the device. Times as in GroupReport; refused requests are not
-    counted."""
+    """The report on weights, for several models that do not all fit on the device. Times as in GroupReport; refused
+    requests are not counted."""
 
     hit_rate: float | None  # part of the requests that found their model on the device
     loads: int

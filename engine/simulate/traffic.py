@@ -1,6 +1,6 @@
 """Simulated traffic: a trace's rows assigned to tenants, tiers and adapters, and synthetic arrivals.
 
-All draws come from the seed. Each aspect has a generator of its own, so that changing one leaves the others as they
+All draws come from the seed. Each aspect has its own generator, so that changing one leaves the others as they
 were: the requests of a quiet tenant are the same with and without a noisy tenant. It must never read the scheduler.
 """
 
@@ -69,7 +69,7 @@ class Burst:
 
 @dataclass(slots=True, frozen=True)
 class Population:
-    """The tenants, adapters and models. Each tenant has one tier, and adapters of its own."""
+    """The tenants, adapters and models. Each tenant has one tier, and adapters that it alone calls."""
 
     mix: Mapping[str, float]  # tier → its weight in the trace
     tenants: int = 20  # in each tier
@@ -117,7 +117,7 @@ class Traffic:
 
 
 class Dealer:
-    """Draws the tier, tenant, adapter and model of requests, each with a generator of its own."""
+    """Draws the tier, tenant, adapter and model of requests, each with its own generator."""
 
     def __init__(self, population: Population, seed: int, purpose: str) -> None:
         self._population = population
@@ -154,7 +154,7 @@ class Dealer:
 
 
 def arrivals(traffic: Traffic, seed: int) -> list[SimulatedRequest]:
-    """All requests except those of floods, in order of time. Raises BadInput above REQUESTS_MAX."""
+    """All requests except the floods', in order of time. Raises BadInput above REQUESTS_MAX."""
     requests = list(itertools.chain(_traced(traffic, seed), _poissons(traffic, seed), _bursts(traffic, seed)))
     if traffic.noise:
         requests += _noise(
@@ -184,7 +184,7 @@ def flooded(traffic: Traffic, flood: int, number: int, now: float) -> SimulatedR
 
 
 def _on(request: SimulatedRequest, model: str) -> SimulatedRequest:
-    """The request, of this model. Each model has adapters of its own."""
+    """The request, of this model. No two models share adapters."""
     if model == MODEL:
         return request
     return replace(request, model=model, adapter=request.adapter and f"{request.adapter}/{model}")

@@ -1,4 +1,4 @@
-"""Checks grammars in a process of its own, which is killed when a grammar takes too long.
+"""Checks grammars in a separate process, which is killed when a grammar takes too long.
 
 llguidance's limits bound the states and items of a grammar, but not the time of every regular expression, and its
 recursion can overflow a stack. Such a text ends this process, not the caller's.
@@ -40,8 +40,8 @@ class GrammarProcess:
         self._closed = False
 
     def check_text(self, directory: Path, vocab_size: int | None, text: str) -> None:
-        """As `check_grammar` with the tokenizer of a model directory. Raises GrammarRefused, and OSError or ValueError
-        when the tokenizer cannot be used."""
+        """Like `check_grammar`, with the tokenizer of a model directory. Raises GrammarRefused, and OSError or
+        ValueError when the tokenizer cannot be used."""
         with self._turn:
             if self._closed:
                 raise OSError("the process that checks grammars is closed")

@@ -102,8 +102,8 @@ class GrammarTokenizer:
 
     @classmethod
     def load(cls, directory: Path, vocab_size: int | None = None) -> GrammarTokenizer:
-        """From a model directory, shared by all calls with the same content. `vocab_size`: None: config.json's. Raises
-        OSError, and ValueError when a file cannot be used."""
+        """Load from a model directory; calls with the same content share one object. `vocab_size`: None: config.json's.
+        Raises OSError, and ValueError when a file cannot be used."""
         file_key = directory, vocab_size
         files = _file_states(directory)
         with _loading:
@@ -379,7 +379,7 @@ def _schemas(text: str) -> list[object]:
 
 
 def _file_states(directory: Path) -> list[tuple[int, int, int] | None]:
-    """What changes with the content of the files that a tokenizer is read from."""
+    """A value that changes with the content of the tokenizer's files."""
     states: list[tuple[int, int, int] | None] = []
     for name in ("tokenizer.json", "config.json", "generation_config.json", "tokenizer_config.json"):
         try:

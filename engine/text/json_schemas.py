@@ -24,7 +24,7 @@ REFUSAL_CHARS_MAX = 600
 INTEGER_MAX = 2**63 - 1
 # A small model often adds digits to a number until the end of its tokens (1.000000000…). So a number between two bounds
 # has 10 decimals at most, the most that llguidance can count. Numbers in a narrower range than DECIMALS_RANGE_MIN, or
-# with a bound beyond DECIMALS_BOUND_MAX, are left as they are. An integer without a bound is one of 64 bits:
+# with a bound beyond DECIMALS_BOUND_MAX, are left as they are. An integer without a bound has 64 bits:
 # INTEGER_BOUND is the largest double below 2**63, since llguidance reads bounds as doubles.
 DECIMALS_STEP = 1e-10
 DECIMALS_RANGE_MIN, DECIMALS_BOUND_MAX = 1e-3, 1e9

@@ -46,7 +46,7 @@ class Markers:
         # A normalizer can make a marker from other characters (NFKC makes "<" from U+FF1C). Every chat is then encoded
         # in parts.
         self._normalized = encoder.normalizer is not None and any(token.normalized for _, token in chosen.values())
-        # A model can have a marker as a piece of its own vocabulary too (`</s>` of a Unigram model).
+        # A model can have a marker as an ordinary piece of its vocabulary too (`</s>` of a Unigram model).
         self._in_vocabulary = any(id_ in encode_plain(text) for text, id_ in self.ids.items())
 
     def choose_break(self, *data: Any) -> str | None:

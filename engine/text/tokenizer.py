@@ -1,4 +1,4 @@
-"""Text ↔ ids for one model directory: the chat template, the encoder, and decoding as the ids come in.
+"""Text ↔ ids for one model directory: the chat template, the encoder, and decoding as ids arrive.
 
 The gateway loads this, so it knows `tokenizers` and `jinja2` only, never torch or transformers.
 """
@@ -25,7 +25,7 @@ from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 # About two milliseconds of encoding: above this many characters an event loop should leave it to another process.
 ENCODE_IN_LOOP_CHARS_MAX = 8 * 1024
-# A character is at most 4 ids of one byte each; a window decoder that still waits after this many shows what it has.
+# A character is at most 4 ids of one byte each; a window decoder that still waits after this many ids shows its text.
 HELD_IDS_MAX = 32
 # `words_at_least` reads a long text in pieces of this size until it has found enough words.
 WORDS_PIECE_CHARS = 16 * 1024
@@ -57,7 +57,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush_text(self) -> str:
-        """What was held back. Call once, after the last push."""
+        """The text that was held back. Call once, after the last push."""
         ...
 
 
@@ -88,7 +88,7 @@ class Tokenizer:
         self._markers = Markers(self._encoder, texts, self._encode_plain)
         self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
         self.ends_at_words = self._byte_level and _ends_at_words(self._encoder)
-        self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
+        self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, filled on demand; at most its size
         self.eos_ids = self._find_eos_ids(directory)
         self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
 
@@ -185,8 +185,8 @@ class Tokenizer:
         return [self._encoder.id_to_token(id_) or "" for id_ in ids]
 
     def token_bytes(self, id_: int) -> bytes:
-        """What one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id that no token
-        owns."""
+        """The bytes that one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id
+        that no token owns."""
         token = self._encoder.id_to_token(id_)
         if token is None or self._byte_level:
             return b"" if token is None else _bytes_of_token(token)
@@ -221,8 +221,9 @@ class Tokenizer:
 
 
 def words_at_least(text: str, enough: int | None = None) -> int:
-    """A lower bound on the words that a space follows: runs of an odd number of spaces, less those after another blank.
-    With `enough`, the rest of a text is not read once the bound exceeds it. A whole text takes about 5 ns a character.
+    """A lower bound on the words that a space follows: runs of an odd number of spaces, less the runs after another
+    blank. With `enough`, the rest of a text is not read once the bound exceeds it. A whole text takes about 5 ns a
+    character.
     """
     size = WORDS_PIECE_CHARS if enough is not None else max(1, len(text))
     bound = 0
@@ -249,7 +250,7 @@ class _ByteDetokenizer:
     """For byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM): each id is some bytes, the stream is UTF-8."""
 
     def __init__(self, encoder: tokenizers.Tokenizer, bytes_of: dict[int, bytes], skipped: frozenset[int]) -> None:
-        """`bytes_of`: what is known of the vocabulary already; shared, and added to."""
+        """`bytes_of`: the bytes of ids that were decoded before; shared, and added to."""
         self._encoder = encoder
         self._bytes_of = bytes_of
         self._skipped = skipped
@@ -322,10 +323,10 @@ _BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 
 
 def _bytes_of_token(token: str) -> bytes:
-    """Of a byte-level vocabulary."""
+    """The bytes of a token of a byte-level vocabulary."""
     try:
         return bytes([_BYTE_OF_CHAR[char] for char in token])
-    except KeyError:  # an added token, spelled as it is
+    except KeyError:  # an added token, spelled literally
         return token.encode()
 
 

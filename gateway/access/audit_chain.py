@@ -4,7 +4,7 @@ reveal a cut tail.
 
 Writers append under the lock of the row `audit_head`, so positions have no gap on any database. A line of a process of
 an older version has no hash; `chain_unhashed` adds it later. The contents of a line (`before`, `after`) are hashed with
-a salt of their own: an erasure deletes contents and salt, and the chain still holds.
+a separate salt: an erasure deletes contents and salt, and the chain still holds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AuditCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signed(self) -> bytes:
-        """What the signature is over."""
+        """The signed bytes."""
         return f"{self.position} {int(self.pruned)} {self.pruned_to} {self.hash} {self.at}".encode()
 
     def is_signed(self) -> bool:
@@ -76,7 +76,7 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` read. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
+    """The result of `verify`. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
     older version that are not in the chain yet. `foreign`: checkpoints of a secret that is not known, whose hashes were
     compared and whose signers were not."""
 
@@ -253,7 +253,7 @@ def _bad_signature(checkpoints: Sequence[AuditCheckpoint], known: Sequence[str],
     newest = checkpoints[-1].position
     if own is None or own.position < newest:
         return AuditFinding(newest, None, "the newest checkpoint is not signed with this server's secret")
-    # A secret that was dropped may have signed the deletion; then the newest checkpoint of this secret knows of it.
+    # A secret that was dropped may have signed the deletion; then the newest checkpoint of this secret records it.
     allowed = max(made.pruned_to for made in checkpoints if made.signer in known)
     if start > allowed:
         return AuditFinding(allowed + 1, None, "lines were deleted, and this server's secret has not signed it")
@@ -309,7 +309,7 @@ def _unhashed(after: int) -> sa.Select[Any]:
 
 
 def _content(salt: bytes, line: sa.Row[Any]) -> str:
-    # Rows have what the database gives back, so a line is hashed as it is read.
+    # A line is hashed as it is read, because the database may return a value in another form than it was written.
     return hmac.digest(salt, canonical({"before": line.before, "after": line.after}), "sha256").hex()
 
 

@@ -253,8 +253,8 @@ class Callers:
 
 
 def unusable(connection: sa.Connection, key_ids: Collection[str]) -> set[str]:
-    """The subset of `key_ids` that is revoked, deleted or of a tenant that is not active; of people in sessions, those
-    without a role or a session."""
+    """The subset of `key_ids` that is revoked, deleted or of a tenant that is not active; for people in sessions, the
+    people without a role or a session."""
     usable = {key_id for (key_id,) in _USABLE.rows(connection, {"key_ids": list(key_ids)})}
     if persons := [id_ for id_ in key_ids if people_rules.is_person(id_)]:
         usable |= people_rules.usable(connection, persons)

@@ -28,7 +28,8 @@ class WrongSecret(Exception):
 
 
 def check_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
-    """Note the current secret if the database has none, or has the other secret of a rotation. Raises WrongSecret."""
+    """Record the current secret if the database has no secret, or has the other secret of a rotation. Raises
+    WrongSecret."""
     noted = sa.select(_table.c.fingerprint)
     known = connection.execute(noted).scalar_one()
     if not known and not _note_secret(connection, secrets, known):  # another gateway was first

@@ -38,8 +38,8 @@ class EndUserDigests:
         return self._key is not None
 
     def make_key(self, connection: sa.Connection) -> None:
-        """Make the key if the database has none, and load it. While the secret is rotated, encrypt the key with the
-        current secret, so that the older one can be dropped. Raises ValueUnreadable."""
+        """Make the key if the database does not have it, and load it. While the secret is rotated, encrypt the key with
+        the current secret, so that the older one can be dropped. Raises ValueUnreadable."""
         if self.load_key(connection):
             if len(self._secrets.fingerprints()) > 1:
                 rewrap_end_user_key(connection, self._secrets)
@@ -58,7 +58,7 @@ class EndUserDigests:
 
 def rewrap_end_user_key(connection: sa.Connection, secrets: ServerSecrets) -> None:
     """Encrypt the key with the current secret, so that the other secret can be dropped. A key that no known secret
-    decrypts remains as it is."""
+    decrypts is not changed."""
     values = SealedValues(secrets, _PURPOSE)
     sealed = connection.execute(_SEALED).scalar_one()
     if sealed is None:

@@ -76,7 +76,7 @@ _SORTED = ListColumns(
 
 
 class KeyRefused(ValueError):
-    """The key cannot be made or changed as asked; the message says why."""
+    """The key cannot be made or changed as requested; the message says why."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):

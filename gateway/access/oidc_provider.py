@@ -1,5 +1,5 @@
 """Speaks OpenID Connect with the provider of [oidc]: its metadata and keys, the exchange of codes and refresh tokens,
-and what an ID token, a logout token or the userinfo endpoint says.
+and the claims of ID tokens, logout tokens and the userinfo endpoint.
 
 No token, code or secret is in a log line or in an error's message. Nothing here knows sessions or rows. Importing this
 module takes 0.3 s, so it is imported only where a provider is configured.
@@ -49,7 +49,7 @@ FRESH_S = 2.0
 # A token with an unknown key causes one more read of the keys, at most once in this time: a flood of forged tokens
 # causes no flood of requests.
 KEYS_AGAIN_S = 60.0
-FAILED_S = 2.0  # after a failure the provider is not asked again for this time
+FAILED_S = 2.0  # after a failure no request is sent to the provider for this time
 GROUPS_MAX = 10_000
 LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 _WRONG_CLAIM = {
@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProviderMetadata(msgspec.Struct, frozen=True):
-    """What Laneway reads of a provider's metadata (OpenID Connect Discovery 1.0)."""
+    """The fields that Laneway reads of a provider's metadata (OpenID Connect Discovery 1.0)."""
 
     issuer: str
     authorization_endpoint: str
@@ -110,8 +110,8 @@ class OidcProvider:
     async def exchange_code(
         self, code: str, *, verifier: str, nonce: str, issuer: str | None
     ) -> tuple[Identity, ProviderTokens]:
-        """Who signed in. `issuer`: the parameter `iss` of the provider's answer (RFC 9207). Raises SignInRefused,
-        ProviderUnreachable."""
+        """The identity of a person who signed in. `issuer`: the parameter `iss` of the provider's answer (RFC 9207).
+        Raises SignInRefused, ProviderUnreachable."""
         metadata = await self._read_metadata()
         if issuer is None and metadata.authorization_response_iss_parameter_supported:
             raise SignInRefused("The provider's answer does not name its issuer (iss).")
@@ -127,9 +127,9 @@ class OidcProvider:
     async def check_again(
         self, tokens: ProviderTokens, subject: str, on_renewed: Callable[[ProviderTokens], Awaitable[None]]
     ) -> tuple[Identity, ProviderTokens]:
-        """Who the person of these tokens is now: by a refresh, else by the userinfo endpoint. `on_renewed`: called at
-        once with a new refresh token, since the rest of the check may fail. Raises TokensRefused, SignInRefused,
-        ProviderUnreachable."""
+        """The current identity of the person of these tokens: by a refresh, else by the userinfo endpoint.
+        `on_renewed`: called at once with a new refresh token, since the rest of the check may fail. Raises
+        TokensRefused, SignInRefused, ProviderUnreachable."""
         metadata = await self._read_metadata()
         claims: Mapping[str, Any] = {}
         if tokens.refresh is not None:
@@ -168,7 +168,7 @@ class OidcProvider:
     async def _identity(
         self, metadata: ProviderMetadata, claims: Mapping[str, Any], tokens: ProviderTokens, *, again: bool = False
     ) -> Identity:
-        """From the ID token, and from the userinfo endpoint if the ID token does not have everything, or `again`."""
+        """The identity from the ID token, and from the userinfo endpoint if the ID token lacks claims, or `again`."""
         claim = self.section.groups_claim
         if metadata.userinfo_endpoint is not None and (again or claim not in claims):
             found = await self._userinfo(metadata, metadata.userinfo_endpoint, tokens, str(claims["sub"]))
@@ -383,7 +383,7 @@ class OidcProvider:
 
 
 class _LogoutToken(CodeIDToken):  # type: ignore[misc]  # authlib has no types
-    """Has the claims of an ID token except for `sub` and those of a sign-in."""
+    """Has the claims of an ID token except for `sub` and the claims of a sign-in."""
 
     ESSENTIAL_CLAIMS = ("iss", "aud", "iat", "exp", "jti")
 
@@ -419,7 +419,7 @@ def _auth_method(metadata: ProviderMetadata | None, secret: str | None) -> str:
 
 
 def _tokens(token: Mapping[str, Any], refresh: str | None) -> ProviderTokens:
-    """`refresh`: the refresh token in use, which stays valid unless the answer has a new one."""
+    """`refresh`: the refresh token in use, which remains valid unless the answer has a new one."""
     lasts = token.get("expires_in")
     expires_at = time.time() + float(lasts) if isinstance(lasts, int | float) else 0.0
     given = token.get("refresh_token")

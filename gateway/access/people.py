@@ -48,7 +48,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider says of a person. `groups` in the provider's order."""
+    """A provider's claims about a person. `groups` in the provider's order."""
 
     issuer: str
     subject: str
@@ -125,7 +125,7 @@ def usable(connection: sa.Connection, person_ids: Collection[str]) -> set[str]:
 
 
 def sign_in(connection: sa.Connection, identity: Identity, grant: Grant, request_id: str) -> Person:
-    """The person's row, made at the first sign-in, with what the provider says now."""
+    """The person's row, made at the first sign-in, with the provider's current claims."""
     now = database_now(connection)
     known = by_subject(connection, identity.issuer, identity.subject)
     if known is None:
@@ -161,7 +161,7 @@ def update(
     *,
     signed_in_at: int | None = None,
 ) -> Person:
-    """Store what the provider says now. A changed role has an audit line."""
+    """Store the provider's current claims. A changed role has an audit line."""
     after = msgspec.structs.replace(
         before,
         name=_shown(identity.name, NAME_CHARS_MAX),

@@ -130,8 +130,8 @@ def end(connection: sa.Connection, session_id: str, person: Person, request_id: 
 
 
 def end_all(connection: sa.Connection, person: Person, request_id: str, *, provider_sid: str | None = None) -> int:
-    """End the sessions of a person; with `provider_sid`, only those of this session of the provider's. Returns their
-    number."""
+    """End the sessions of a person; with `provider_sid`, only the sessions that belong to this session of the provider.
+    Returns their number."""
     query = sa.select(person_sessions.c.id).where(person_sessions.c.person_id == person.id)
     if provider_sid is not None:
         query = query.where(person_sessions.c.provider_sid == provider_sid)

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoGroupHasARole(SignInRefused):
-    """The person is who they say, and may not do anything here."""
+    """The person is authenticated, but has no role here."""
 
 
 class StartedSignIn(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ class PersonSignIns:
         request_id: str,
     ) -> bool:
         revision.lock(connection)
-        # Read again: an erasure meanwhile removed what the provider says, and a logout the session.
+        # Read again: an erasure may have removed the claims meanwhile, and a logout the session.
         person = people.by_subject(connection, identity.issuer, identity.subject)
         if person is None or person.id != session.person_id:
             return False
@@ -299,5 +299,5 @@ def safe_return(path: str) -> str:
 
 
 def _error_code(code: str) -> str:
-    """An error code of the provider's as it is shown: RFC 6749 allows no other characters that matter here."""
+    """A provider's error code in the form that is shown: RFC 6749 allows no other characters that matter here."""
     return "".join(char for char in code[:60] if char.isascii() and (char.isalnum() or char in "_-.")) or "no reason"

@@ -1,4 +1,4 @@
-"""What an OpenID Connect provider can answer: tokens for a session, a logout, a refusal, or nothing."""
+"""The possible answers of an OpenID Connect provider: tokens for a session, a logout, a refusal, or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProviderUnreachable(Exception):
 
 
 class SignInRefused(Exception):
-    """The provider refused, or what it sent is not accepted. The message is shown to the person."""
+    """The provider refused, or its answer is not accepted. The message is shown to the person."""
 
 
 class TokensRefused(SignInRefused):
@@ -32,7 +32,7 @@ class ProviderTokens(msgspec.Struct, frozen=True):
 
 
 class SignedLogout(msgspec.Struct, frozen=True):
-    """What a valid logout token says: `subject`, `provider_sid` or both are given."""
+    """The contents of a valid logout token: `subject`, `provider_sid` or both are given."""
 
     token_id: str
     subject: str | None

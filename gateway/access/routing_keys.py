@@ -1,7 +1,7 @@
 """Encrypts the PagerDuty routing keys of webhooks with the server secret: AES-256-GCM, bound to the webhook.
 
-The signing secret of a webhook is of this database alone, and is stored as it is. A routing key is another service's
-credential, so a copy of the database does not contain it.
+The signing secret of a webhook is used by this deployment alone, and is stored unencrypted. A routing key is another
+service's credential, so a copy of the database does not contain it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def open_routing_key(secrets: ServerSecrets, webhook_id: str, sealed: bytes) -> 
 
 def rewrap_routing_keys(connection: sa.Connection, secrets: ServerSecrets) -> int:
     """Encrypt all routing keys with the current secret, so that the other one can be dropped. A key that no secret
-    decrypts remains as it is. Returns how many were encrypted with the other one."""
+    decrypts is not changed. Returns how many were encrypted with the other secret."""
     changed = 0
     for row in connection.execute(_SEALED).all():
         with contextlib.suppress(RoutingKeyUnreadable):

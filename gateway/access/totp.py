@@ -105,7 +105,7 @@ class KeyTotp:
 
     def check(self, connection: sa.Connection, caller: Caller, code: str, request_id: str) -> CodeResult:
         """Check a code or a recovery code, and note it, so that it is not accepted again. "refused": too many wrong
-        codes came before. Raises RowNotFound; ValueUnreadable."""
+        codes were entered before. Raises RowNotFound; ValueUnreadable."""
         revision.lock(connection)  # before any row, as every write that the audit log records
         row = _row(connection, caller, for_update=True)
         if row is None:

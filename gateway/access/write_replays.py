@@ -1,8 +1,8 @@
 """Idempotency-Key on administrative writes: a repeated write gets the stored answer of the first write.
 
-The row is made in the transaction of the write itself, so a write that was rolled back has none and may run again, and
-a write that was committed never runs a second time, even if its answer could not be stored. Answers are encrypted with
-the server secret: the answer of a new key contains the key's secret. Rows are deleted after KEEP_S.
+The row is made in the transaction of the write itself, so a write that was rolled back has no row and may run again,
+and a write that was committed never runs a second time, even if its answer could not be stored. Answers are encrypted
+with the server secret: the answer of a new key contains the key's secret. Rows are deleted after KEEP_S.
 """
 
 from __future__ import annotations

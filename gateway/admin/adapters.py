@@ -31,8 +31,8 @@ class AdapterWrites:
         self, connection: sa.Connection, wanted: Registration, facts: Facts, keep: Callable[[], None]
     ) -> tuple[Adapter, Version]:
         """Make a new adapter of a checked content, or a new version of the adapter that has the name already. A content
-        that is a version already stays this version. `keep` moves the content's files into the store. Tenants by id or
-        slug."""
+        that is a version already remains this version. `keep` moves the content's files into the store. Tenants by id
+        or slug."""
         adapters.check_name(wanted.name)
         self._writes.bump(connection, "adapters")
         owner = self._writes.visible_tenant(connection, wanted.tenant_id)
@@ -124,7 +124,7 @@ class AdapterWrites:
         before: Version | None = None,
         after: Version,
     ) -> None:
-        """A version's audit line has an object id of its own, because its adapter does not change."""
+        """A version's audit line has a different object id than its adapter's, because the adapter does not change."""
         before = None if before is None else _as_logged(before)
         self._writes.record_line(
             connection,
@@ -147,8 +147,9 @@ class AdapterWrites:
         self, connection: sa.Connection, owner: str | None, before: Adapter | None, shared: Sequence[str] | None
     ) -> dict[str, str]:
         """Names that the adapter may not have, because they mean something else to a tenant that gains it, with their
-        meanings. A tenant learns only of names that it sees; an operator shares adapters, and learns of all names. An
-        adapter keeps its name for tenants that could call it before, whatever got the same name later."""
+        meanings. A tenant's refusal names only objects that the tenant can see; an operator shares adapters, and a
+        refusal to an operator names all. Tenants that could call an adapter by its name before still can, even if
+        another object got the same name later."""
         new = before is None or not before.active
         gained = set(shared or ()) - {owner} - (set() if before is None or new else set(before.shared))
         if not new and not gained:
@@ -187,7 +188,7 @@ class AdapterWrites:
 
 
 def _as_logged(version: Version) -> Version:
-    """The version without `replaced`, which promotions change: promotions have audit lines of their own."""
+    """The version without `replaced`, which promotions change: promotions have separate audit lines."""
     return msgspec.structs.replace(version, replaced=None)
 
 

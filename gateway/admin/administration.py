@@ -1,4 +1,4 @@
-"""Everything that an operator may change, for one actor: the command line and the admin API are two doors to it.
+"""All administrative writes, for one actor: the command line and the admin API both use this module.
 
 Each part makes its change and the change's audit line in one transaction. A part checks what only the configuration or
 the actor's rights decide; every other rule stands where its rows are, in billing, keys or catalog. Nothing here knows
@@ -27,7 +27,7 @@ from gateway.config.file import Config
 
 
 class Administration:
-    """The writes of one actor, by what they change. A `tenant_id` may be a slug everywhere."""
+    """The writes of one actor, grouped by the objects that they change. A `tenant_id` may be a slug everywhere."""
 
     def __init__(self, config: Config, actor: Actor, idempotent: IdempotentWrite | None = None) -> None:
         """`idempotent`: of the request that writes, if it has an Idempotency-Key."""

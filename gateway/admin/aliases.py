@@ -17,8 +17,8 @@ OBJECT_CHARS_MAX = 80  # of a name as an audit line's object id; the line's `bef
 
 
 class AliasWrites:
-    """For operators without a tenant only. Every gateway applies a change within a second; requests in flight keep the
-    model that they were routed to."""
+    """Writes of operators without a tenant only. Every gateway applies a change within a second; requests in flight
+    keep the model that they were routed to."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes

@@ -18,7 +18,7 @@ from gateway.admin.writes import Actor, Writes, key_of, project_of
 
 
 class BudgetWrites:
-    """The budgets of a tenant itself are changed by operators only; those of its projects and keys by its
+    """The budgets of a tenant itself are changed by operators only; the budgets of its projects and keys by its
     administrators too."""
 
     def __init__(self, writes: Writes) -> None:

@@ -1,4 +1,4 @@
-"""Draining an engine, as the audit log has it. The engine itself is told by `gateway.fleet`, after this line."""
+"""The audit line of draining an engine. `gateway.fleet` sends the command to the engine after this line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erases a tenant: names, keys, texts, adapters and what the audit log says of changes. Its usage, ledger, invoices and
+"""Erases a tenant: names, keys, texts, adapters and the contents of its audit lines. Its usage, ledger, invoices and
 budgets keep their amounts under the tenant's id, so the books still prove. Documents that were issued keep the name and
 the address on them: tax law requires them for years.
 """
@@ -79,7 +79,7 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
 
 
 def _erase_people(connection: sa.Connection, tenant_id: str) -> None:
-    """Erase the people of the tenant, and people whose role in the tenant has ended. The provider is not asked: a
+    """Erase the people of the tenant, and people whose role in the tenant has ended. The provider is not contacted: a
     person who signs in again gets a new row."""
     had_role = sa.select(audit_log.c.object_id).where(
         audit_log.c.tenant_id == tenant_id, audit_log.c.action.in_(("person.create", "person.update"))

@@ -1,5 +1,5 @@
 """Erasures outside the database: a file of JSON lines that is only ever appended to. A restore reads it, so that a
-backup from before an erasure does not bring the tenant back.
+backup from before an erasure does not restore the tenant.
 
 The file names tenants by id and has no personal data. This module knows no database.
 """
@@ -30,7 +30,7 @@ class ErasuresUnreadable(OSError):
 
 
 def read(path: Path) -> list[Erasure]:
-    """The erasures in the file, in their order; a missing file has none. Raises ErasuresUnreadable, OSError."""
+    """The erasures in the file, in their order; a missing file has no erasures. Raises ErasuresUnreadable, OSError."""
     try:
         return parse(path.read_bytes(), str(path))
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from gateway.limits.rates import Scope
 
 
 class LimitWrites:
-    """The limits of a tenant itself are changed by operators only; those of its keys by its administrators too."""
+    """The limits of a tenant itself are changed by operators only; the limits of its keys by its administrators too."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes

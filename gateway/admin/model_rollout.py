@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRollout:
-    """For one actor. `say` receives a sentence about each stage, for people who wait."""
+    """The rollouts of one actor. `say` receives a sentence about each stage, for people who wait."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ModelRollout:
 
 @contextmanager
 def _file_refusals(model: BaseModel) -> Iterator[None]:
-    """Turn what is wrong with a tokenizer's files into InvalidValue, without their paths on the host."""
+    """Raise a fault of a tokenizer's files as InvalidValue, without their paths on the host."""
     try:
         yield
     except OSError as error:

@@ -29,7 +29,7 @@ from gateway.catalog.base_models import (
 )
 
 CONTEXT_TOKENS_MAX = 16_777_216
-# Columns of a row that changes nothing of the model, and of one whose files are those of laneway.toml.
+# Columns of a row that changes nothing of the model, and of a row whose files are named in laneway.toml.
 UNCHANGED: dict[str, Any] = {
     "active": True, "pinned": None, "tenants": None, "fallbacks": None, "max_tokens_default": None,
 }  # fmt: skip
@@ -50,7 +50,7 @@ class NewModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelWrites:
-    """For operators without a tenant only. Every gateway and its engine apply a change within a second."""
+    """Writes of operators without a tenant only. Every gateway and its engine apply a change within a second."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
@@ -152,7 +152,7 @@ class ModelWrites:
         self._writes.check_operator("base models")
 
     def _change(self, connection: sa.Connection, before: BaseModel, values: dict[str, Any]) -> None:
-        """Of a model of laneway.toml that was once an added model, the row's old files are dropped."""
+        """Change a row. For a model of laneway.toml that was once an added model, the row's old files are dropped."""
         if before.origin == "config":
             values = (UNCHANGED if before.id is None else {}) | CONFIGURED_FILES | values
         base_models.change(connection, before.name, **values)

@@ -1,4 +1,4 @@
-"""Publishing prices, and previewing what they would have earned."""
+"""Publishing prices, and previewing the charges at new prices."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PriceWrites:
         month: str | None = None,
         tenant: str | None = None,
     ) -> Preview:
-        """What these prices would have made of the usage of a month; None: the last whole month in UTC. Reads only."""
+        """The charges for a month's usage at these prices; month None: the last whole month in UTC. Reads only."""
         self._check_multipliers(multipliers)
         self._writes.check_subject(connection, subject_kind, subject)
         return margins.preview(

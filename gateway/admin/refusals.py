@@ -1,7 +1,7 @@
 """The reasons for which an administrative write is refused: one list for the admin API, the command line and the demo.
 
-Most refusals are those of billing. The command line prints a refusal's sentence; `gateway.routes.admin.refusals` gives
-each one its HTTP error.
+Most refusals are defined in billing. The command line prints a refusal's sentence; `gateway.routes.admin.refusals`
+gives each one its HTTP error.
 """
 
 from __future__ import annotations

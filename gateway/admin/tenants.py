@@ -23,7 +23,7 @@ from gateway.tables import erasures
 
 
 class TenantWrites:
-    """For operators without a tenant only."""
+    """Writes of operators without a tenant only."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
@@ -119,8 +119,8 @@ class TenantWrites:
         return after
 
     def archive(self, connection: sa.Connection, tenant_id: str) -> Tenant:
-        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant keeps its slug and its books,
-        and its open periods are closed as before. Without effect on an archived tenant."""
+        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant's slug and books remain, and its
+        open periods are closed as before. Without effect on an archived tenant."""
         self._writes.lock(connection)
         before = self._writes.tenant(connection, tenant_id)
         self._writes.check_operator("tenants")

@@ -1,4 +1,4 @@
-"""What all administrative writes share: their actor, the checks of its rights, and the audit line of each change.
+"""Shared by all administrative writes: their actor, the checks of its rights, and the audit line of each change.
 
 It must never know what one write changes.
 """
@@ -27,8 +27,8 @@ from gateway.config.file import Config
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who reads or writes: a key or a person in a session, with the request that it made, or a user of the host. An
-    actor with a `tenant_id` sees the rows of this tenant only."""
+    """The actor of reads and writes: a key or a person in a session, with the request that it made, or a user of the
+    host. An actor with a `tenant_id` sees the rows of this tenant only."""
 
     id: str
     request_id: str | None = None
@@ -64,8 +64,8 @@ class Writes:
     """The configuration and the actor of some writes, and what each write needs of them.
 
     Every write gets the connection of a write transaction, and raises one of `refusals.REFUSALS` with nothing changed.
-    A write first locks the revision's row, so that administrative writes are serialised on every database: what a write
-    has checked, no other write changes before it commits."""
+    A write first locks the revision's row, so that administrative writes are serialised on every database: no other
+    write can change the rows that a write has checked before it commits."""
 
     def __init__(self, config: Config, actor: Actor, idempotent: IdempotentWrite | None = None) -> None:
         """`idempotent`: of the request that writes, if it has an Idempotency-Key."""
@@ -132,8 +132,8 @@ class Writes:
             raise NotPermitted(f"The role {self.actor.role} may not do this: only an operator changes {what}.")
 
     def check_role(self, role: Role | None) -> None:
-        """Check that the actor may make, change, rotate or end a key of this role: one of its own rank or lower. Raises
-        NotPermitted."""
+        """Check that the actor may make, change, rotate or end a key of this role: a role of its own rank or lower.
+        Raises NotPermitted."""
         if role is not None and not roles.may_grant(self.actor.role, role):
             raise NotPermitted(f"The role {self.actor.role} may not make, change or end a key of the role {role}.")
 

@@ -117,7 +117,7 @@ class ChatShape:
             yield self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
         if not piece.drawn:
             return
-        # The log probabilities of parts follow them in a chunk of their own.
+        # The log probabilities of parts follow them in a separate chunk.
         delta = chat_wire.Delta(content=piece.text) if piece.parts is None else chat_wire.Delta()
         chunk = self._chunk(piece.index, delta, logprobs=NO_LOGPROBS)
         yield from filled(chunk, MARK, [_filling(self._request.model.tokenizer, piece)])

@@ -59,7 +59,8 @@ class ServerToolsSupport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Anthropic's names of capabilities. It has none for tools of the caller's own: every model of its own has them."""
+    """Anthropic's names of capabilities. It has no name for the caller's tools, because every Anthropic model supports
+    them."""
 
     batch: Support = Support(False)
     citations: Support = Support(False)

@@ -47,8 +47,8 @@ class ResponseRecorder:
         usage_shown: Callable[[], TokenUsage],
         added_items: Callable[[str, bytes], TurnItems | None],
     ) -> None:
-        """`usage_shown`: the usage up to the last piece of the answer. `added_items`: what the conversation gets, of
-        the status and the response object."""
+        """`usage_shown`: the usage up to the last piece of the answer. `added_items`: from the status and the response
+        object, the items that are added to the conversation."""
         self._answer = answer
         self._shape = shape
         self._store = store
@@ -193,7 +193,7 @@ class Recordings:
         return True
 
     async def run(self) -> None:
-        """Until cancelled: end the responses that clients cancelled at other gateways."""
+        """Run until cancelled: end the responses that clients cancelled at other gateways."""
         while True:
             await asyncio.sleep(POLL_S)
             if not self._running:

@@ -49,7 +49,7 @@ class ItemWriter:
         return self._head + encode(text) + self._tail
 
     def events(self, part: Part) -> Iterator[Data]:
-        """The events of a part that `extend` has none for."""
+        """The events of a part for which `extend` has no events."""
         match part:
             case ContentDelta(text):
                 yield from self._open(ContentDelta, part)

@@ -179,7 +179,7 @@ def usage_of_checkpoint(checkpoint: Checkpoint) -> Data:
 
 
 def error_code(error: ApiError) -> str:
-    """One of the codes of a failed response, or the error's own. Codex goes by the code, not by the type."""
+    """One of the codes of a failed response, or the error's own. Codex reads the code, not the type."""
     if isinstance(error, BudgetExceeded | QuotaExceeded):
         return error.type
     return error.code or ("server_error" if error.status >= 500 else "invalid_prompt")

@@ -46,11 +46,11 @@ class Shape(Protocol):
         ...
 
     def opening(self) -> bytes:
-        """The first bytes of a stream, sent as soon as the model is known; b"" if the format has none."""
+        """The first bytes of a stream, sent as soon as the model is known; b"" if the format has no such bytes."""
         ...
 
     def piece(self, piece: TextPiece) -> bytes:
-        """The events for new text; b"" if the format has none for this piece."""
+        """The events for new text; b"" if the format has no event for this piece."""
         ...
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
@@ -209,7 +209,7 @@ class StreamedAnswer:
 
     async def _wait_first(self) -> None:
         """Wait for the first token, the end, the client's disconnect, or `first_token_s` if tokens are granted by then.
-        Until the request is granted or refused the wait goes on, since headers depend on it."""
+        Until the request is granted or refused the wait continues, since headers depend on it."""
         answer, loop = self._answer, asyncio.get_running_loop()
         timer = loop.call_later(self._waits.first_token_s, answer.wake)
         try:

@@ -57,7 +57,7 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ToolHints(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of a tool's definition that describe how Anthropic's service treats the tool, not what the tool is."""
+    """Fields of a tool's definition that describe how Anthropic's service treats the tool, not the tool itself."""
 
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None

@@ -1,4 +1,4 @@
-"""Tools and calls of `/v1/chat/completions`: wire types, and what they say in neutral types."""
+"""Tools and calls of `/v1/chat/completions`: wire types, and their conversion to neutral types."""
 
 from __future__ import annotations
 

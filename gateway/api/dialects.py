@@ -42,7 +42,7 @@ class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error")
 
 
 def speaks_anthropic(path: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
-    """Whether a request is one of Anthropic's API: by its path, with or without the /t/<tenant> prefix, or on
+    """Whether a request calls Anthropic's API: by its path, with or without the /t/<tenant> prefix, or on
     /v1/models by its `anthropic-version`. `headers`: names in lower case, and values, as ASGI has them."""
     if _ANTHROPIC_PATH.match(path) is not None:
         return True

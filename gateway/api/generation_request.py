@@ -27,7 +27,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
 
 
 class RawText(msgspec.Struct, frozen=True, tag="raw"):
-    """A text whose ids are asked for. Unlike the text of a completion it may be empty, and go without the BOS."""
+    """A text to tokenize. Unlike the text of a completion it may be empty, and have no BOS."""
 
     text: str
     special_tokens: bool = True  # the ids begin with the model's BOS where it has one

@@ -1,4 +1,4 @@
-"""Tools, calls and results of the Messages API: wire types, and what they say in neutral types."""
+"""Tools, calls and results of the Messages API: wire types, and their conversion to neutral types."""
 
 from __future__ import annotations
 

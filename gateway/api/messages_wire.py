@@ -66,7 +66,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
-    # In HINTS; those in IGNORED_HINTS are named in `laneway-ignored`.
+    # In HINTS; values in IGNORED_HINTS are named in `laneway-ignored`.
     betas: list[str] | None = None
     billing_policy: dict[str, Any] | None = None
     compaction: dict[str, Any] | None = None
@@ -313,7 +313,7 @@ def _assistant_message(blocks: Sequence[Block], names: dict[str, str], index: in
 
 
 def _user_messages(role: str, blocks: Sequence[Block], names: dict[str, str], index: int) -> list[dict[str, Any]]:
-    """The results come first, as the API demands, and then the text."""
+    """The results are first, as the API requires, and then the text."""
     found: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         if isinstance(block, ToolUseBlock):

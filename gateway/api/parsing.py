@@ -28,7 +28,8 @@ UnservedFields = Mapping[str, UnsupportedField]
 """By the field's name. Of several wrong fields in a request, the refusal names the first in this order."""
 
 Explanations = Sequence[tuple[str, str]]
-"""Pairs of a regular expression for a refusal's message and a sentence, without its full stop, on what is served."""
+"""Pairs of a regular expression for a refusal's message and a sentence, without its full stop, that says which values
+are accepted."""
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 
@@ -54,7 +55,7 @@ class BodyDecoder(Generic[Request]):
         explanations: Explanations = (),
         prepare: Callable[[Any, UnknownFields], None] | None = None,
     ) -> None:
-        """`prepare`: changes the decoded JSON of a body that is not valid as it is, before it is checked again."""
+        """`prepare`: changes the decoded JSON of an invalid body, before the body is checked again."""
         self._kind = kind
         self._prepare = prepare
         self._explanations = [(re.compile(pattern), why) for pattern, why in explanations]

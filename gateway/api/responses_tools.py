@@ -1,4 +1,4 @@
-"""Tools of `/v1/responses`: wire types, and what they say in neutral types."""
+"""Tools of `/v1/responses`: wire types, and their conversion to neutral types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The wire types of `/v1/responses`: request bodies. Answers and events: responses_answers.py.
 
 A field of a request has an effect, or is in HINTS (accepted without effect on the answer), or is in UNSUPPORTED_FIELDS
-(only its neutral values are accepted). What is stored, and the responses before this one: gateway/stored.
+(only its neutral values are accepted). Stored responses and earlier responses: gateway/stored.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
 
 
 class TextRules(msgspec.Struct, frozen=True):
-    """What ends a text before its maximal length, and whether special tokens are shown."""
+    """The conditions that end a text before its maximal length, and whether special tokens are shown."""
 
     stops: list[str]
     stop_ids: list[int]  # the caller's; the model's own end-of-sequence ids count unless `ignore_eos`
@@ -195,8 +195,8 @@ def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> N
 
 
 def check_sampling(request: SamplingFields) -> None:
-    """Check what the types of the fields do not check: the form of the answer, `logit_bias`, `stream_options`, and
-    `prompt_logprobs` beside `stream`. Raises InvalidRequest."""
+    """Check rules that the types of the fields do not express: the form of the answer, `logit_bias`, `stream_options`,
+    and `prompt_logprobs` beside `stream`. Raises InvalidRequest."""
     check_output(request)
     for bias in (request.logit_bias or {}).values():
         if type(bias) not in (int, float) or not -BIAS_MAX <= bias <= BIAS_MAX:

@@ -88,9 +88,9 @@ class AdapterQuotaUse(msgspec.Struct, frozen=True, kw_only=True):
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """The name and settings under which a content is to be registered.
 
-    `shared`, `pinned`, `notes` None: an existing adapter keeps its values. A new adapter is not pinned, has no
-    notes, and may be called by other tenants only if the operator owns it. `promote` None: the first version of a new
-    name is served; a further version is not served until it is promoted."""
+    `shared`, `pinned`, `notes` None: the values of an existing adapter do not change. A new adapter is not pinned, has
+    no notes, and may be called by other tenants only if the operator owns it. `promote` None: the first version of a
+    new name is served; a further version is not served until it is promoted."""
 
     name: str
     tenant_id: str | None

@@ -260,7 +260,7 @@ def insert(connection: sa.Connection, name: str, **values: Any) -> None:
 
 
 def change(connection: sa.Connection, name: str, **values: Any) -> None:
-    """Change the given columns; insert a row for a model that has none."""
+    """Change the given columns; insert a row for a model without a row."""
     row = connection.execute(sa.select(base_models.c.id).where(base_models.c.name == name)).one_or_none()
     if row is None:
         insert(connection, name, **values)

@@ -1,4 +1,4 @@
-"""What a base model can do beside continuing text, as GET /v1/models shows it.
+"""The capabilities of a base model beside continuing text, as GET /v1/models shows them.
 
 A client may rely on a capability that is true: a request that uses it is not refused. It must never know a tenant.
 """
@@ -32,7 +32,7 @@ def capabilities(model: ServedModel) -> ModelCapabilities:
 
 
 def common_capabilities(found: Iterable[ModelCapabilities]) -> ModelCapabilities:
-    """What all of them can do: of an alias, any of whose models may serve. Without a model: nothing."""
+    """The capabilities that all of them have: for an alias, any of whose models may serve. Without a model: nothing."""
     models = list(found)
     names = ModelCapabilities.__struct_fields__
     return ModelCapabilities(**{name: bool(models) and all(getattr(one, name) for one in models) for name in names})

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from engine.protocol.frames import REMOVED_MODELS, StatusReport
 
-# Stands for all adapters that are not open to every tenant.
+# The label of all adapters that are not open to every tenant.
 PRIVATE = "private"
 # The largest number of names in one label of vllm:lora_requests_info; further names are left out.
 NAMES_MAX = 64

@@ -27,8 +27,8 @@ OWNER = "laneway"  # `owned_by` of models and adapters without an owning tenant
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
-    """The base model and adapter that serve a `model` of a request. The request keeps them if another version is
-    promoted while it runs."""
+    """The base model and adapter that serve a `model` of a request. They serve it to its end, also if another version
+    is promoted meanwhile."""
 
     name: str  # as in the request
     model: str
@@ -41,7 +41,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str
     parent: str | None = None  # an adapter's base model
-    # What a request to it may use; of an alias, with any of its models. Null while the base model's files are not read.
+    # Capabilities that a request may use; of an alias, with any of its models. Null while the base model's files are
+    # unread.
     capabilities: ModelCapabilities | None = None
     max_model_len: int | None = None  # tokens of the longest context; null while the engine is unavailable
 

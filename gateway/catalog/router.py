@@ -56,7 +56,7 @@ class Router:
     ) -> None:
         """`served`: returns the names of the base models that the engine serves now. `now_s`: the database's clock.
         `context_tokens`: returns the longest context of a base model; None before an engine has reported it.
-        `capabilities`: returns those of a base model; None while it is not served."""
+        `capabilities`: returns a base model's capabilities; None while it is not served."""
         self._config = config
         self._database = database
         self._registry = registry
@@ -99,7 +99,7 @@ class Router:
         if alias.cheapest and caller.cheapest:
             return Route(among, among, alias)
         served = self._served()
-        # If none is served, one is chosen all the same: the caller gets its refusal.
+        # If no model is served, one is still chosen, so that the caller gets its refusal.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.name == chosen),), among, alias)
@@ -113,8 +113,8 @@ class Router:
         return Route((found,), (found,), is_pinned=True)
 
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
-        """The targets to try, in order, when `first` is saturated or unavailable. An adapter has none: no other base
-        model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
+        """The targets to try, in order, when `first` is saturated or unavailable. An adapter has no fallbacks: no other
+        base model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
         fallbacks."""
         if first.adapter is not None or route.is_pinned:
             return []

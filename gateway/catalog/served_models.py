@@ -66,8 +66,8 @@ class ModelFiles:
 
 
 class ServedModels:
-    """One per process. `served` is changed in place and never replaced, so other parts may hold it. A request in flight
-    keeps its `ServedModel` when the mapping changes."""
+    """One per process. `served` is changed in place and never replaced, so other parts may hold a reference to it. A
+    change of the mapping does not affect the `ServedModel` of a request in flight."""
 
     def __init__(self, config: Config, database: Database, registry: Registry) -> None:
         """Read the list from the database, or from laneway.toml alone while the database is unavailable, and load the
@@ -155,7 +155,7 @@ class ServedModels:
         self._faults[model.name] = fault
 
     def _apply(self) -> None:
-        """Bring `served` and the registry's names in line with the list, the loaded files and the engine's refusals."""
+        """Update `served` and the registry's names from the list, the loaded files and the engine's refusals."""
         served: dict[str, ServedModel] = {}
         names: list[ServedName] = []
         for model in self.active().values():

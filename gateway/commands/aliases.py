@@ -25,7 +25,7 @@ def aliases_group() -> None:
 @json_option
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
-    """List the aliases in force, by name: aliases that were set, then those of laneway.toml."""
+    """List the aliases in force, by name: aliases that were set, then the aliases of laneway.toml."""
     found = read(console, lambda c: aliases.in_force(c, console.config))
     show_rows([_row(alias, as_json) for alias in found.values()], COLUMNS, as_json=as_json)
 

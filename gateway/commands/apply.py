@@ -24,7 +24,7 @@ EXIT_REFUSED = 1  # differs from other commands, so that a script can tell a ref
 
 
 class ApplyRefused(CommandRefused):
-    """A refusal with an exit status of its own."""
+    """A refusal with a different exit status."""
 
     exit_code = EXIT_REFUSED
 

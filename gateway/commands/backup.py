@@ -171,7 +171,7 @@ def _verify(console: Console, secrets: ServerSecrets | None) -> Verification:
 
 
 async def engine_counts(config: Config) -> list[EngineCount]:
-    """Of the engines of the roster that answer."""
+    """Token counts of the engines of the roster that answer."""
     counts = []
     for address in await listed_engines(config):
         with suppress(EngineUnavailable):

@@ -20,7 +20,7 @@ from billing.proofs.reconcile import Reconciliation
 from billing.texts import visible
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
-from gateway.commands.database import read, sentence, slugs, write
+from gateway.commands.database import read, sentence, write
 from gateway.commands.money import picos
 from gateway.commands.names import names_of
 from gateway.views.finance import (
@@ -77,8 +77,8 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return periods.listing(connection, tenant_id=tenant_id, state=state)
 
-    names = read(console, slugs)
     found = [PeriodView.of(period) for period in read(console, query)]
+    names = _tenants(console, [view.tenant_id for view in found])
     rows = [msgspec.to_builtins(view) | {"tenant": names[view.tenant_id]} for view in found]
     show_rows(rows, PERIOD_COLUMNS, as_json=as_json)
 
@@ -111,13 +111,13 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
         except BillingRefused as error:
             if tenant is not None:
                 raise
-            return f"{read_slugs[tenant_id]}: {sentence(error)}"
+            return f"{names[tenant_id]}: {sentence(error)}"
 
     _fold(console)
     found = read(console, closable)
-    read_slugs = read(console, slugs)
+    names = _tenants(console, [each.period.tenant_id for each in found])
     if found and not yes:
-        _show_closable(found, read_slugs)
+        _show_closable(found, names)
         ask(f"Close {month} of {len(found)} tenants permanently?")
     made: list[Invoice] = []
     refused: list[str] = []
@@ -129,7 +129,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
             refused.append(result)
         else:
             made.append(result)
-    _show_invoices(made, read_slugs, as_json=as_json)
+    _show_invoices(console, made, as_json=as_json)
     if refused:
         fail(f"not closed: {'; '.join(refused)}")
 
@@ -146,7 +146,7 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return invoices.listing(connection, tenant_id=tenant_id, month=month)
 
-    _show_invoices(read(console, query), read(console, slugs), as_json=as_json)
+    _show_invoices(console, read(console, query), as_json=as_json)
 
 
 @billing_group.command("invoice")
@@ -163,7 +163,7 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
     if as_json:
         show_row(msgspec.to_builtins(view), as_json=True)
         return
-    show_row(_invoice_row(view, read(console, slugs)) | _document_row(view), as_json=False)
+    show_row(_invoice_row(view, _tenants(console, [view.tenant_id])) | _document_row(view), as_json=False)
     click.echo()
     rows = []
     for line in view.lines:
@@ -405,7 +405,7 @@ def _document_row(view: InvoiceView) -> dict[str, Any]:
     return {**parties, **rounded, "paid": _minor(view.paid_minor, document)}
 
 
-def _show_closable(found: list[Closable], names: dict[str, str]) -> None:
+def _show_closable(found: list[Closable], names: dict[str | None, str]) -> None:
     rows = [
         {
             "tenant": names[one.period.tenant_id],
@@ -418,7 +418,7 @@ def _show_closable(found: list[Closable], names: dict[str, str]) -> None:
     show_rows(rows, CLOSABLE_COLUMNS, as_json=False, err=True)
 
 
-def _invoice_row(view: InvoiceView, names: dict[str, str]) -> dict[str, Any]:
+def _invoice_row(view: InvoiceView, names: dict[str | None, str]) -> dict[str, Any]:
     document = view.document
     return {
         "number": None if document is None else document.number,
@@ -434,11 +434,16 @@ def _invoice_row(view: InvoiceView, names: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def _tenants(console: Console, tenant_ids: list[str]) -> dict[str | None, str]:
+    """Slugs by id."""
+    return read(console, lambda c: names_of(c, tenant_ids))
+
+
 def _named(console: Console, rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
     """Rows with the slug of their tenant in place of its id, for a table."""
     if as_json or not rows:
         return rows
-    names = read(console, lambda c: names_of(c, [row["tenant_id"] for row in rows]))
+    names = _tenants(console, [row["tenant_id"] for row in rows])
     return [
         {("tenant" if name == "tenant_id" else name): (names[value] if name == "tenant_id" else value)
          for name, value in row.items()}
@@ -450,7 +455,8 @@ def _pairs(fields: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
-def _show_invoices(found: list[Invoice], names: dict[str, str], *, as_json: bool) -> None:
+def _show_invoices(console: Console, found: list[Invoice], *, as_json: bool) -> None:
     views = [InvoiceView.of(invoice) for invoice in found]
+    names = _tenants(console, [view.tenant_id for view in views])
     rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view, names) for view in views]
     show_rows(rows, INVOICE_COLUMNS, as_json=as_json)

@@ -25,7 +25,7 @@ CHECKOUT_FILE = Path(__file__).resolve().parents[2] / configuration.DEFAULT_FILE
 
 
 class CommandRefused(click.ClickException):
-    """The command cannot be carried out. The message is one sentence that says why."""
+    """The command cannot be carried out. The message is one sentence with the reason."""
 
     exit_code = EXIT_REFUSED
 

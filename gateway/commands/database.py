@@ -10,7 +10,6 @@ import click
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
-from billing.tables import tenants
 from gateway.admin.refusals import REFUSALS
 from gateway.catalog.base_models import BaseModel, active_models, configured
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
@@ -47,13 +46,8 @@ def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
     return with_database(console.config, lambda database: database.read_sync(query))
 
 
-def slugs(connection: sa.Connection) -> dict[str, str]:
-    """Slugs of all tenants by id."""
-    return {row.id: row.slug for row in connection.execute(sa.select(tenants.c.id, tenants.c.slug))}
-
-
 def base_models(console: Console) -> list[BaseModel]:
-    """The active base models; without a database, those of laneway.toml."""
+    """The active base models; without a database, the models of laneway.toml."""
     config = console.config
     database = Database(config.database_url)
     try:

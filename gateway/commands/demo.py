@@ -27,7 +27,7 @@ from gateway.host.supervisor import CannotStart
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_of, stage_directory
 
 COUNT_MAX = 10_000
-TOGETHER_MAX = 100  # adapters in one transaction; each keeps a file open until its end
+TOGETHER_MAX = 100  # adapters in one transaction; each has a file open until its end
 SHOWN = 10
 COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "id", "digest")
 

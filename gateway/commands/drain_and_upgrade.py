@@ -107,12 +107,13 @@ def _progress(state: WorkerState) -> str:
 @pass_console
 @click.pass_context
 def upgrade_command(context: click.Context, console: Console, engine: bool) -> None:
-    """Replace the running processes of this host by those of the code that is installed now.
+    """Replace the running processes of this host by processes of the code that is installed now.
 
     First the migrations run, which only add to the schema. Then the supervisor (`laneway serve`, or `laneway gateway`
     with several workers) starts a new worker beside an old one, waits until it is ready, and lets the old one end its
     requests; one worker after another. The port stays open. Changes of laneway.toml take effect too, except host, port,
-    data_dir and the number of workers. Exit status 1 if a new worker does not become ready; the old ones serve on then.
+    data_dir and the number of workers. Exit status 1 if a new worker does not become ready; the old ones continue to
+    serve then.
     """
     config = console.config
     if not rolls(config):

@@ -26,7 +26,7 @@ COLUMNS = ("name", "state", "address", "protocol_version", "running", "waiting",
 
 
 class EngineLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What `laneway fleet status` says of one engine. `state`: "ready", "draining", "stuck" or "unreachable"."""
+    """The line of `laneway fleet status` for one engine. `state`: "ready", "draining", "stuck" or "unreachable"."""
 
     name: str
     address: str
@@ -57,8 +57,8 @@ def status_command(context: click.Context, console: Console, as_json: bool) -> N
 @click.option("--undo", is_flag=True, help="Let it serve again.")
 @pass_console
 def drain_engine_command(console: Console, name: str, undo: bool) -> None:
-    """Have the engine NAME refuse new requests and finish those that run. All gateways send new requests elsewhere
-    within a second. A restarted engine serves."""
+    """Have the engine NAME refuse new requests and finish running ones. All gateways send new requests to other engines
+    within a second. A restarted engine serves again."""
     asyncio.run(_drain(console.config, name, draining=not undo))
     click.echo(f"{name} {'serves again' if undo else 'drains'}")
 

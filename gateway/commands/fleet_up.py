@@ -48,9 +48,9 @@ def up_command(
     follow: bool,
     fake: bool,
 ) -> None:
-    """Start engines on a Ray cluster, each under an actor of its own that starts it again when it ends. Engines that
-    exist stay as they are; an engine that a host still runs is adopted. Needs the extra `ray` and this configuration's
-    models on every host."""
+    """Start engines on a Ray cluster, each under an actor that restarts it when it ends. Existing engines are not
+    changed; an engine that a host still runs is adopted. Needs the extra `ray` and this configuration's models on every
+    host."""
     ray_cluster = load_ray_cluster()
     config = console.config
     spec = engine_spec_of(config, fake=fake)
@@ -117,7 +117,7 @@ def follow_cluster(ray_cluster: Any, spec: EngineSpec, engines: int, gpus_per_en
 
 
 def engine_spec_of(config: Config, *, fake: bool) -> EngineSpec:
-    """What every host starts engines with: this configuration's engine, models and certificates."""
+    """The settings with which every host starts engines: this configuration's engine, models and certificates."""
     section = config.fleet.ray
     if section.port and config.certificates is None:
         fail("fleet.ray.port needs fleet.certificate_file, key_file and authority_file; of one host alone, set it to 0")

@@ -60,7 +60,7 @@ def set_command(
 @json_option
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
-    """Tenants and keys with limits of their own; -: the limit of laneway.toml."""
+    """Tenants and keys with their own limits; -: the limit of laneway.toml."""
 
     def query(connection: sa.Connection) -> tuple[list[OwnLimits], dict[str | None, str]]:
         found = overrides.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)

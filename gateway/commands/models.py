@@ -71,7 +71,7 @@ def settings_options(command: Command) -> Command:
 
 @click.group("models")
 def models_group() -> None:
-    """Base models: those of laneway.toml, and models added while the engine serves."""
+    """Base models: the models of laneway.toml, and models added while the engine serves."""
 
 
 @models_group.command("list")
@@ -126,7 +126,7 @@ def add_command(
     """Serve the model in the directory PATH of gateway.models_dir. The name needs a price before: laneway prices
     publish NAME --ahead. A running engine checks the files first; every gateway serves the model within a second.
 
-    A model that was added already keeps the settings that are not given."""
+    For a model that was added already, settings that are not given do not change."""
     new = NewModel(
         name=name or path,
         path=path,
@@ -248,7 +248,7 @@ async def _engine_state(console: Console) -> EngineState | None:
 
 
 def _state(model: BaseModel, engine: EngineState | None, *, as_json: bool) -> dict[str, object]:
-    """What a running engine says of the model; without `as_json` its quality as a sentence."""
+    """A running engine's view of the model; without `as_json` its quality as a sentence."""
     info = None if engine is None else engine.served.get(model.name)
     quality = None if info is None else quality_view(info.quality)
     state, reason = "active" if model.active else "removed", None

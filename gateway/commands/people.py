@@ -25,7 +25,7 @@ def people_group() -> None:
 @json_option
 @pass_console
 def list_command(console: Console, search: str | None, limit: int, as_json: bool) -> None:
-    """People, the last sign-in first; without a role those whose groups have lost it."""
+    """People, the last sign-in first. A person whose groups have lost the role is listed without it."""
     query = ListQuery(sort="-signed_in_at", search=search, limit=limit)
     rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.found(c, query)).items]
     for row in rows:

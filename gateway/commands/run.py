@@ -134,7 +134,7 @@ def _made_log_dir(config: Config) -> Path:
 
 
 def logging_to(log_dir: Path | None, children: list[ChildSpec]) -> list[ChildSpec]:
-    """The same processes, each with a log file of its own in `log_dir`; None: all log to stderr."""
+    """The same processes, each with its own log file in `log_dir`; None: all log to stderr."""
 
     def environ(spec: ChildSpec) -> dict[str, str]:
         others = {name: value for name, value in spec.environ.items() if name != log_output.VARIABLE}
@@ -221,7 +221,7 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1, de
 
 
 def engine_file(config: Config) -> Path:
-    """Write the engine's configuration, with the active models of the database; without a database, with those of
+    """Write the engine's configuration, with the active models of the database; without a database, with the models of
     laneway.toml. A gateway registers later changes with the running engine."""
     database = Database(config.database_url)
     models: list[BaseModel] = configured(config)

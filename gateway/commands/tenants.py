@@ -51,7 +51,7 @@ def _networks(_context: click.Context, _option: click.Parameter, texts: tuple[st
 
 @click.group("tenants")
 def tenants_group() -> None:
-    """Tenants: customers with keys, budgets and invoices of their own."""
+    """Tenants: customers with their own keys, budgets and invoices."""
 
 
 @tenants_group.command("list")
@@ -232,7 +232,7 @@ def erase_command(console: Console, tenant: str, confirm: str) -> None:
 
 @click.group("projects")
 def projects_group() -> None:
-    """Groups of a tenant's keys, with budgets of their own."""
+    """Groups of a tenant's keys, with their own budgets."""
 
 
 @projects_group.command("list")

@@ -144,7 +144,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def certificates(self) -> CertificateFiles | None:
-        """With which engines and gateways of several hosts know each other; None without."""
+        """The certificates with which engines and gateways of several hosts authenticate each other; None without."""
         fleet = self.fleet
         if not fleet.certificate_file:
             return None
@@ -174,7 +174,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def journal_dir(self) -> Path:
-        """Journal files of this host's gateways, those that ended included."""
+        """Journal files of this host's gateways, including gateways that have ended."""
         return self.data_dir / "journal"
 
     @property

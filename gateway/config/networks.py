@@ -18,8 +18,8 @@ MAPPED_BITS = 96  # of ::ffff:0:0/96, before the IPv4 address
 
 
 def parse_network(text: str) -> Network:
-    """The network of "192.0.2.0/24", "2001:db8::/32" or one address. Raises ValueError, whose message says what is
-    wrong."""
+    """The network of "192.0.2.0/24", "2001:db8::/32" or one address. Raises ValueError, whose message names the
+    fault."""
     if len(text) > NETWORK_CHARS_MAX or "%" in text:
         raise ValueError(f"{text[:NETWORK_CHARS_MAX]!r} is no network, such as 192.0.2.0/24 or 2001:db8::/32")
     try:

@@ -1,6 +1,6 @@
 """The secrets of a deployment: the file `gateway.secret_file`, the same for all gateways of one database.
 
-The file has a hexadecimal secret of 32 bytes, and during a rotation a second one on a line of its own.
+The file has a hexadecimal secret of 32 bytes, and during a rotation a second one on its own line.
 """
 
 from __future__ import annotations

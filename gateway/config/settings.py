@@ -23,7 +23,7 @@ from gateway.config.networks import NETWORKS_MAX, parse_networks
 DEMO_MODEL = "smollm2-135m-instruct"
 OWN_MODEL = "laneway-tiny"
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
-# `service_tier` values with a meaning of their own: OpenAI's, and Anthropic's for its standard tier.
+# `service_tier` values that the APIs define: OpenAI's, and Anthropic's for its standard tier.
 RESERVED_SERVICE_TIERS = ("auto", "standard_only")
 NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 
@@ -118,7 +118,7 @@ class EngineSection(EngineLimits, frozen=True, kw_only=True):
 
     socket: str = ""  # empty: <data_dir>/engine.sock
     listen: Annotated[str, Meta(max_length=300)] = ""  # "host:port" for gateways of other hosts; empty: none
-    lease_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # of a gateway's silence; 0: a silent one keeps its stream
+    lease_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # of a gateway's silence; 0: a silent stream is never closed
     streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096  # of gateways, over socket and `listen` together
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: an engine without progress is never killed
 
@@ -166,7 +166,7 @@ class KubernetesSection(Section, frozen=True, kw_only=True):
 
 
 class RaySection(Section, frozen=True, kw_only=True):
-    """The Ray cluster in which `laneway fleet up` starts engines, and what they use on their hosts."""
+    """The Ray cluster in which `laneway fleet up` starts engines, and their resources on their hosts."""
 
     address: Annotated[str, Meta(min_length=1, max_length=300)] = "auto"  # "auto": of this host; else host:port
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "laneway"  # Ray's, of the actors

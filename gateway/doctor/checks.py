@@ -1,7 +1,7 @@
 """The checks of `laneway doctor`: whether this host has what Laneway needs. Each check uses the part itself (connects
 to the database, binds the port, loads torch) and advises what to do.
 
-The checks change nothing and leave no process behind. torch is loaded in a process of its own.
+The checks change nothing and leave no process behind. torch is loaded in a separate process.
 """
 
 from __future__ import annotations

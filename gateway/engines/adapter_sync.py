@@ -53,7 +53,7 @@ class AdapterLoader:
         self._late_tasks: set[asyncio.Task[None]] = set()
 
     async def on_connect(self) -> None:
-        """Of `Engine.on_connect`: register all adapters that may be called. A new engine process has none."""
+        """For `Engine.on_connect`: register all adapters that may be called. A new engine process has no adapters."""
         self._known.clear()
         await self._load_all(self._wanted())
 

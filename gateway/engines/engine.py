@@ -1,5 +1,5 @@
-"""What the gateway needs of an engine. An engine on this host is one kind (`local`); an upstream server, or several
-engines behind one, is another class of this protocol and no change of the request's path.
+"""The interface of an engine for the gateway. An engine on this host is one kind (`local`); an upstream server, or
+several engines behind one, is another class of this protocol and does not change the request's path.
 
 A kind of engine answers with token ids or with text: each stream says which in `output`. Prompts are given in both
 forms. Values that an engine reports about itself (ModelInfo, EngineUsage, StatusReport, Snapshot) and Sampling are
@@ -121,7 +121,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     sampling: Sampling
     stop_ids: list[int]  # end-of-sequence ids among them; the id that ends the text is counted
-    stops: list[str]  # the gateway looks for them itself; an engine may look for them too
+    stops: list[str]  # the gateway searches for them itself; an engine may do so too
     guide: Guide | None = None  # an engine that cannot follow it refuses the request as BAD_REQUEST
     conversation: str = ""  # requests with an equal key prefer one engine where several are as fast
     resumed: int = 0  # of `prompt_ids`, the last ones: output of another engine, which this engine continues
@@ -161,11 +161,12 @@ class TokenStream(Protocol):
         ...
 
     def take_logprobs(self) -> list[Logprobs]:
-        """Of a stream of ids, if requested: one entry for each id that was taken last. A second call gives none."""
+        """The log probabilities of a stream of ids, if requested: one entry for each id that was taken last. A second
+        call gives none."""
         ...
 
     def take_prompt(self) -> list[PromptLogprobs]:
-        """Of an engine that reports them, if requested: log probabilities of prompt tokens since the last call, all of
+        """If requested and reported by the engine: log probabilities of prompt tokens since the last call, all of
         them before the first output."""
         ...
 

@@ -1,5 +1,6 @@
-"""One engine, over frames on its Unix socket or over TCP: the one module that puts the client's words into those of
-`gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its way.
+"""One engine, over frames on its Unix socket or over TCP: the one module that translates the client's types to the
+types of `gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its
+way.
 """
 
 from __future__ import annotations
@@ -129,12 +130,12 @@ class LocalEngine:
 
     @property
     def protocol_version(self) -> int | None:
-        """Of the connection; None while there is none."""
+        """The version of the connection; None without a connection."""
         return self._client.version
 
     @property
     def build(self) -> str:
-        """Of the engine's code, for people; "" before the first connection."""
+        """The build of the engine's code, for people; "" before the first connection."""
         return "" if self._client.hello is None else self._client.hello.build
 
     @property
@@ -144,7 +145,7 @@ class LocalEngine:
 
     @property
     def connect_failure(self) -> str:
-        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        """Why the last attempt to connect failed; "": it succeeded, or no attempt was made."""
         return self._client.connect_failure
 
     @property
@@ -255,12 +256,12 @@ class LocalEngine:
             await self.on_connect(hello.raised)
 
     def drain_engine(self, draining: bool) -> None:
-        """Have it refuse new requests and finish those that run, or serve again. Raises EngineUnavailable."""
+        """Have the engine refuse new requests and finish running ones, or serve again. Raises EngineUnavailable."""
         with _translation():
             self._client.drain(draining)
 
     def reclaim_tokens(self, attempts: list[AttemptTokens]) -> None:
-        """As EngineClient.reclaim; an engine that is not connected, or too old, receives nothing."""
+        """Like EngineClient.reclaim; to an engine that is not connected, or too old, no frame is sent."""
         with contextlib.suppress(EngineNotConnected, EngineTooOld):
             self._client.reclaim(attempts)
 
@@ -296,7 +297,7 @@ async def _translated(answer: Awaitable[T]) -> T:
 
 @contextmanager
 def _translation() -> Iterator[None]:
-    """The client's exceptions become those of `gateway.engines.engine`."""
+    """Translates the client's exceptions to the exceptions of `gateway.engines.engine`."""
     try:
         yield
     except (EngineNotConnected, EngineTooOld, ProtocolError) as error:

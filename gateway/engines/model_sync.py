@@ -57,7 +57,7 @@ class ModelLoader:
         self._working: dict[str, asyncio.Task[None]] = {}  # by name
         self._unloading: set[str] = set()
         self._rowless: dict[str, float] = {}  # by name: since when the engine serves a model without a row
-        self._unloaded_rowless: set[str] = set()  # unloaded for lack of a row: a model that is loaded again stays
+        self._unloaded_rowless: set[str] = set()  # unloaded for lack of a row: a model loaded again remains
         self._timer: asyncio.TimerHandle | None = None  # the next retry or the next unload for lack of a row
         self._closed = False
 
@@ -185,7 +185,7 @@ class ModelLoader:
             return "", []
 
     async def _replace(self, model: BaseModel, reason: str) -> None:
-        """Unload what is served under the model's name. Raises EngineUnavailable."""
+        """Unload the weights that are served under the model's name. Raises EngineUnavailable."""
         _log.warning("model.replaced", extra={"fields": {"model": model.name, "reason": reason}})
         try:
             await self._engine.unload_model(model.name)

@@ -17,23 +17,23 @@ from gateway.fleet.member import Member
 
 
 class EngineChoice(NamedTuple):
-    """Where a text is submitted; `ranked`: what the router predicted, if it had a choice."""
+    """Where a text is submitted; `ranked`: the router's predictions, if it had a choice."""
 
     member: Member
     ranked: RankedEngine | None
 
 
 class EngineChooser:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, tiers: Sequence[str]) -> None:
         """`tiers`: names by rank, the highest first."""
         self.router = EngineRouter(tiers)
-        self._beats: dict[str, Heartbeat | None] = {}  # by member: the newest one that the router has
+        self._beats: dict[str, Heartbeat | None] = {}  # by member: the newest heartbeat that the router has
         self._models: dict[str, object] = {}  # by member: the models that the router has
 
     def add_member(self, member: Member) -> None:
-        """At each connection: a new engine process has no page."""
+        """Call it at each connection: a new engine process has no cached page."""
         self.router.remove_engine(member.name)
         self._beats.pop(member.name, None)
         self._models.pop(member.name, None)
@@ -46,7 +46,7 @@ class EngineChooser:
         self._models.pop(member.name, None)
 
     def choose_member(self, request: EngineRequest, members: Sequence[Member], now: float) -> EngineChoice:
-        """One of `members`, which are at least one. Where there is no choice, nothing is predicted."""
+        """Choose one of `members`, which must not be empty. Where there is no choice, nothing is predicted."""
         if len(members) == 1:
             return EngineChoice(members[0], None)
         by_name = {member.name: member for member in members}
@@ -59,7 +59,7 @@ class EngineChooser:
         return EngineChoice(by_name[ranked[0].name], ranked[0])
 
     def note_submitted(self, choice: EngineChoice, request: EngineRequest, now: float) -> Placement | None:
-        """What `note_first_output` and `note_ended` take."""
+        """Note a submission. Returns the argument of `note_first_output` and `note_ended`."""
         if choice.ranked is None:
             return None
         uncached = len(request.prompt_ids) - choice.ranked.cached_tokens
@@ -74,7 +74,7 @@ class EngineChooser:
             self.router.note_ended(member.name, placement)
 
     def _refresh_member(self, member: Member, now: float) -> None:
-        """Give the router what the member has reported since the last choice."""
+        """Pass the member's reports since the last choice to the router."""
         models = member.engine.models
         if self._models.get(member.name) is not models:
             self._models[member.name] = models
@@ -90,7 +90,7 @@ class EngineChooser:
 
 
 def routable(request: EngineRequest) -> RoutableRequest:
-    """What the router needs of a request."""
+    """The fields of a request that the router needs."""
     return RoutableRequest(
         model=request.model,
         adapter=request.adapter,

@@ -1,7 +1,7 @@
 """Tokens that the ledger has, by the engine process that made them, as far as the engine may not know it.
 
 They outlive a connection and a member: an engine that leaves the roster and returns, or that gets another address, is
-still the same process, and counted as lost what a closed connection had not confirmed.
+still the same process, and has counted tokens as lost that a closed connection had not confirmed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RECORDED_MAX = 32_768
 
 
 class Confirmations:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self) -> None:
         self._reclaims: OrderedDict[tuple[str, str, int, int], AttemptTokens] = OrderedDict()  # epoch first
@@ -35,6 +35,6 @@ class Confirmations:
         self._recorded.append((epoch, tokens))
 
     def of_engine(self, epoch: str) -> list[AttemptTokens]:
-        """What a new connection to the engine process reclaims."""
+        """The tokens that a new connection to the engine process reclaims."""
         reclaims = [tokens for key, tokens in self._reclaims.items() if key[0] == epoch]
         return reclaims + [tokens for recorded, tokens in self._recorded if recorded == epoch]

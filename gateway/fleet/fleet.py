@@ -54,8 +54,8 @@ class Fleet(MemberGroup):
         """`resume_wait_s`: for which a text waits for an engine that can continue it; 0: no text is continued.
         `hedge_after_s`: by tier, after which a text without a token is begun on a second engine."""
         super().__init__(roster, build_member, chooser, on_refused=on_refused)
-        self.resumptions = 0  # texts that went on with ids of another engine
-        self.moves = 0  # texts that went on before they had an id
+        self.resumptions = 0  # texts resumed with ids of another engine
+        self.moves = 0  # texts moved before they had an id
         self.losses = 0  # texts that no engine could continue
         self.hedged = 0  # texts that were begun on a second engine
         self._hedge_after_s = hedge_after_s
@@ -64,8 +64,8 @@ class Fleet(MemberGroup):
         self._clock = clock
 
     def submit(self, request: EngineRequest) -> TokenStream:
-        """At the engine with the least predicted time to the first token. Raises EngineUnavailable when no engine is
-        ready."""
+        """Submit to the engine with the least predicted time to the first token. Raises EngineUnavailable when no
+        engine is ready."""
         choice = self._choose(request, ())
         if choice is None:
             raise EngineUnavailable("no engine is ready")
@@ -110,7 +110,7 @@ class Fleet(MemberGroup):
         self.confirmations.note_recorded(epoch, tokens)
 
     def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
-        """Of `streams.Mover`: sent now, and again at each new connection to the engine process."""
+        """Implements `streams.Mover`: the frame is sent now, and again at each new connection to the engine process."""
         self.confirmations.note_reclaimed(epoch, tokens)
         for member in self.members.values():
             if member.engine.epoch == epoch:
@@ -136,7 +136,7 @@ class Fleet(MemberGroup):
         return True
 
     async def _place_stream(self, stream: FleetStream, refusal: StreamEnding | None = None) -> None:
-        """Submit a text without ids to the best engine that has not refused it; if none is left, it ends."""
+        """Submit a text without ids to the best engine that has not refused it; if every engine has, the text ends."""
         while not stream.is_over:
             choice = self._choose(stream.request, stream.tried)
             if choice is None:
@@ -152,7 +152,7 @@ class Fleet(MemberGroup):
                 refusal = StreamEnding(StreamEnd.REFUSED, str(error), None, RefusalReason.SHUTTING_DOWN)
 
     async def _resume_stream(self, stream: FleetStream, final: StreamEnding) -> None:
-        """Continue a text on an engine that makes the same ids, as soon as there is one."""
+        """Continue a text on an engine that makes the same ids, as soon as such an engine is ready."""
         if stream.end_complete():
             return
         deadline = self._clock() + self._resume_wait_s
@@ -183,7 +183,7 @@ class Fleet(MemberGroup):
         if only is not None and not tried:
             return EngineChoice(only, None) if only.engine.ready and not only.draining else None
         usable = [member for name, member in self.members.items() if name not in tried and member.usable]
-        if not usable:  # rather one that seems stuck than none
+        if not usable:  # an engine that seems stuck is better than no engine
             usable = [
                 member
                 for name, member in self.members.items()
@@ -193,7 +193,7 @@ class Fleet(MemberGroup):
         return self.chooser.choose_member(request, serving, self._clock()) if serving else None
 
     def _choose_for(self, stream: FleetStream) -> EngineChoice | None:
-        """The engine on which a text goes on. With ids, an engine that draws the same ones."""
+        """The engine on which a text continues. With ids, an engine that draws the same ids."""
         request, received = stream.next_request(), stream.received
         usable = [
             member

@@ -43,7 +43,7 @@ class HedgeBudget:
 
 
 class SideAttempt(LocalStream):
-    """An attempt beside a text's own: a hedge, or what a hedge has replaced. It has no reader of its own."""
+    """An attempt beside a text's main attempt: a hedge, or the attempt that a hedge has replaced. It has no reader."""
 
     __slots__ = ("member", "number", "on_ended", "on_first_id", "placement", "text")
 
@@ -71,12 +71,12 @@ class SideAttempt(LocalStream):
             self.text.push_id(token, logprobs)
 
     def push_prompt(self, part: PromptLogprobs) -> None:
-        """Of its prompt: the text passes on what is new."""
+        """Prompt logprobs arrived: the text passes on the parts that are new."""
         if not self._aborted:
             self.text.push_prompt(part)
 
     def announce(self) -> None:
-        """Its news are the text's."""
+        """Notify the reader of the text."""
         self.text.announce()
 
     def set_ending(self, ending: LocalEnding) -> None:
@@ -89,14 +89,14 @@ class SideAttempt(LocalStream):
         return self._link, self.handle
 
     def hand_over(self, text: FleetStream) -> None:
-        """What arrives for this attempt from now on is the text's."""
+        """Direct the frames of this attempt to the text from now on."""
         link = self._link
         assert link is not None
         link.generations[self.handle] = text
         text.attach(link, self.handle)
 
     def take_over(self, text: FleetStream) -> None:
-        """What arrives for the text's present attempt from now on is this attempt's."""
+        """Direct the frames of the text's present attempt to this attempt from now on."""
         link, handle = text.connection
         assert link is not None
         if link.generations.get(handle) is text:

@@ -35,7 +35,7 @@ class ApiUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodAccount:
-    """Where the API server is, and the files of this pod's service account."""
+    """The address of the API server, and the files of this pod's service account."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ def find_pod_account(environ: Mapping[str, str] = os.environ, directory: Path = 
 
 
 class _AnswerParser:
-    """Callbacks of httptools; `body` is what was parsed and not taken yet."""
+    """Callbacks of httptools; `body` holds the parsed bytes that were not taken yet."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -78,7 +78,7 @@ class _AnswerParser:
         self.complete = True
 
     def take_lines(self) -> list[bytes]:
-        """The whole lines of `body`, which keeps what follows them. Raises ApiUnavailable for a line that is too
+        """The whole lines of `body`; a partial last line remains in it. Raises ApiUnavailable for a line that is too
         long."""
         if b"\n" in self.body:
             *lines, self.body = self.body.split(b"\n")

@@ -1,6 +1,6 @@
 """The endpoints of a Kubernetes Service: lists its EndpointSlices once, then follows their changes by a watch.
 
-An endpoint is an engine while it is serving, also when its pod is terminating: such an engine drains, and says so
+An endpoint is an engine while it is serving, also when its pod is terminating: such an engine drains, and reports that
 itself. The pod needs get, list and watch on endpointslices of the namespace.
 """
 
@@ -68,7 +68,7 @@ class _ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
-    """Of discovery.k8s.io/v1, what is used; in an event also an error's code."""
+    """The fields of discovery.k8s.io/v1 that are used; in an event also an error's code."""
 
     metadata: _ObjectMetadata = _ObjectMetadata()
     address_type: str = ""
@@ -138,7 +138,7 @@ class KubernetesRoster:
         self._version = listed.metadata.resource_version
 
     async def _watch_slices(self, on_engines: OnEngines) -> None:
-        """Until the API server ends the watch. Raises ApiUnavailable, DecodeError."""
+        """Watch until the API server ends the watch. Raises ApiUnavailable, DecodeError."""
         query = urlencode({
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -153,7 +153,7 @@ class KubernetesRoster:
                     raise ApiUnavailable(event.object.message, event.object.code)
                 self._apply_event(event)
                 self._report(on_engines)
-        if time.monotonic() - began < BACKOFF_MIN_S:  # a server that ends watches at once is not asked without pause
+        if time.monotonic() - began < BACKOFF_MIN_S:  # pause between requests to a server that ends watches at once
             await asyncio.sleep(BACKOFF_MIN_S)
 
     def _apply_event(self, event: _WatchEvent) -> None:

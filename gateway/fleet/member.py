@@ -1,4 +1,4 @@
-"""One engine of the fleet: its connection, and what keeps its models and adapters up to date."""
+"""One engine of the fleet: its connection, and the tasks that keep its models and adapters up to date."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Member:
 
     @property
     def draining(self) -> bool:
-        """It accepts no new request."""
+        """Whether the engine accepts no new request."""
         beat = self.engine.last_heartbeat
         return self.drains_here or (beat is not None and beat.draining)
 
@@ -96,8 +96,8 @@ class Member:
         return isinstance(self.engine, LocalEngine)
 
     def signature(self, model: str) -> tuple[str, str, str] | None:
-        """What decides whether this engine continues a text as another one would: contents of the model, layout of the
-        KV, numerics. None: it does not serve the model, or does not say."""
+        """The values that decide whether this engine continues a text as another engine would: contents of the model,
+        layout of the KV, numerics. None: it does not serve the model, or does not say."""
         models = self.engine.models
         if models is not self._signed:
             self._signed = models
@@ -114,7 +114,7 @@ class Member:
         return await self.engine.load_model(name, path, **settings)
 
     def send_reclaims(self, tokens: list[AttemptTokens]) -> None:
-        """Of the present engine process; an engine that is not connected receives nothing."""
+        """Send the reclaims of the present engine process; to an engine that is not connected no frame is sent."""
         if tokens and isinstance(self.engine, LocalEngine):
             self.engine.reclaim_tokens(tokens)
 

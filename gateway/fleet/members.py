@@ -1,5 +1,5 @@
-"""The engines of the roster as one `Engine`, as far as no text is concerned: who is connected, what they serve, and the
-changes that concern all of them.
+"""The engines of the roster as one `Engine`, without its texts: the connected engines, their models and adapters, and
+the changes that apply to all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.fleet.confirmations import Confirmations
 from gateway.fleet.member import Member
 from gateway.fleet.roster import EngineAddress, Roster
 
-# Between two looks at the members, for changes that nothing announces.
+# Between two polls of the members, for changes without an event.
 WAIT_S = 0.25
 STATUS_S_MAX = 2.0
 # For which the connection of an engine that left the roster waits for the ledger to have the texts that ended on it.
@@ -61,7 +61,7 @@ class MemberGroup(ABC):
         self._models_of: tuple[bool, ...] = ()  # which members were ready when `_models` was computed
         self._follower: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()  # a member became ready, or what it serves has changed
+        self._changed = asyncio.Event()  # a member became ready, or its served models changed
         self._closed = False
 
     @abstractmethod
@@ -83,12 +83,12 @@ class MemberGroup(ABC):
 
     @property
     def epoch(self) -> str:
-        """Of the first engine by name that was ever connected."""
+        """The epoch of the first engine by name that was ever connected."""
         return next((member.engine.epoch for member in self.members.values() if member.engine.epoch), "")
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:
-        """Of all ready engines; while none is ready, of all."""
+        """The models of all ready engines; while no engine is ready, of all engines."""
         if (only := self.only_member) is not None:
             return only.engine.models
         members = self.members.values()
@@ -197,7 +197,7 @@ class MemberGroup(ABC):
         )
 
     async def unload_adapter(self, digest: str) -> None:
-        """From every engine. Raises AdapterFailed, EngineUnavailable, also when an engine of the roster is not
+        """Unload from every engine. Raises AdapterFailed, EngineUnavailable, also when an engine of the roster is not
         connected: it may use the adapter's files."""
         if any(not member.engine.ready for member in self.members.values()):
             raise EngineUnavailable("an engine is not connected")
@@ -247,7 +247,7 @@ class MemberGroup(ABC):
     # ---- Engine: reports
 
     async def status(self) -> StatusReport:
-        """Of the first engine that answers. Raises EngineUnavailable."""
+        """The status of the first engine that answers. Raises EngineUnavailable."""
         for report in await self.reports():
             return report
         raise EngineUnavailable("no engine answers")
@@ -256,7 +256,7 @@ class MemberGroup(ABC):
         return list((await self.reports_by_name()).values())
 
     async def reports_by_name(self) -> dict[str, StatusReport]:
-        """Of all engines that answer within STATUS_S_MAX."""
+        """The reports of all engines that answer within STATUS_S_MAX."""
         members = sorted(self._ready_members(), key=lambda member: member.name)
         answers = await asyncio.gather(
             *[asyncio.wait_for(member.engine.status(), STATUS_S_MAX) for member in members], return_exceptions=True
@@ -265,7 +265,7 @@ class MemberGroup(ABC):
         return {member.name: answer for member, answer in found if isinstance(answer, StatusReport)}
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
-        """Of the first ready engine by name. Raises EngineUnavailable."""
+        """Watch the first ready engine by name. Raises EngineUnavailable."""
         return await self.members[self.first_ready()].engine.watch(preempted)
 
     def weights_wait_s(self, model: str) -> float | None:
@@ -307,19 +307,19 @@ class MemberGroup(ABC):
         self._spawn(self._announce_connected(raised))
 
     def note_ready(self) -> None:
-        """Of Member: an engine has become ready."""
+        """Called by Member: an engine has become ready."""
         self._changed.set()
 
     def note_models(self) -> None:
-        """Of Member: the models that an engine serves have changed."""
+        """Called by Member: the models that an engine serves have changed."""
         self._models_of = ()
         self.note_refused()
         if self.on_models is not None:
             self.on_models(self.models)
 
     def note_refused(self) -> None:
-        """Of Member: the models that an engine refuses have changed. It causes no round of loads and unloads: a round
-        is what finds refusals."""
+        """Called by Member: the models that an engine refuses have changed. It causes no round of loads and unloads: a
+        round is what finds refusals."""
         self._on_refused(self._refused_everywhere(lambda member: member.refused))
         self._changed.set()
 
@@ -364,8 +364,8 @@ class MemberGroup(ABC):
         _log.info("engine.listed", extra={"fields": {"engine": address.name, "address": address.address}})
 
     async def _close_idle(self, member: Member) -> None:
-        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts what
-        is not confirmed by then as lost."""
+        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts tokens
+        that are not confirmed by then as lost."""
         while member.drains_here and member.engine.ready and member.streams:
             await self._wait_change()
         deadline = time.monotonic() + CONFIRM_S_MAX
@@ -420,7 +420,7 @@ class MemberGroup(ABC):
 
 
 async def _all_of(changes: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All of them end; then the first failure is raised."""
+    """Wait for all of them; then raise the first failure."""
     for answer in await asyncio.gather(*changes, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer

@@ -106,7 +106,8 @@ class RayRoster:
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def _run_watcher(self, descriptor: int) -> str:
-        """Until it ends; returns its last words. It inherits the lock, which so lasts as long as the process."""
+        """Run the watcher until it ends; returns its last output. It inherits the lock, which so lasts as long as the
+        process."""
         argv = [sys.executable, "-m", WATCHER, self._address, self._namespace, str(self._file)]
         try:
             process = await asyncio.create_subprocess_exec(

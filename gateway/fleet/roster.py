@@ -1,7 +1,7 @@
-"""The list of engines: what every driver provides, and which driver a configuration asks for.
+"""The list of engines: the interface of every driver, and the choice of the configured driver.
 
 A roster says which engines exist and where they listen. It is never on a token's path: while its source does not
-answer, the list keeps its last state and requests are served.
+answer, the last list remains in force and requests are served.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Roster(Protocol):
         ...
 
     async def follow_engines(self, on_engines: OnEngines) -> None:
-        """Call `on_engines` with the whole list: the first one as soon as it is known, then each that differs. Runs
-        until it is cancelled, and does not raise for a source that fails: the last list stays in force.
+        """Call `on_engines` with the whole list: the first list as soon as it is known, then each list that differs.
+        Runs until it is cancelled, and does not raise for a source that fails: the last list remains in force.
 
         An engine that leaves the list should get no new text; the texts that it is making can end there."""
         ...
@@ -59,7 +59,7 @@ def build_roster(config: Config, file: Path | None = None) -> Roster:
     """The roster of `[fleet] driver`. `file`: the laneway.toml that `config` was read from, whose [[engines]] the
     static driver follows; None: they are not followed.
 
-    The modules of the drivers are loaded here, so that a gateway loads the one that it uses."""
+    The modules of the drivers are loaded here, so that a gateway loads only the configured driver."""
     if config.fleet.driver == "kubernetes":
         from gateway.fleet.kubernetes_roster import build_kubernetes_roster
 

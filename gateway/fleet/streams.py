@@ -40,7 +40,7 @@ class Mover(Protocol):
         ...
 
     def note_attempt_ended(self, stream: FleetStream, attempt: EndedAttempt) -> None:
-        """An attempt ended, whether or not the stream goes on."""
+        """An attempt ended, whether or not the stream continues."""
         ...
 
     def move_stream(self, stream: FleetStream, final: StreamEnding) -> bool:
@@ -103,7 +103,7 @@ class FleetStream(LocalStream):
         self.number = 0  # of the present attempt
         self.member: Member | None = None
         self.last_member: Member | None = None  # of the attempt that ended last
-        self.signature: tuple[str, str, str] | None = None  # what an engine that continues the text must have
+        self.signature: tuple[str, str, str] | None = None  # that an engine must have to continue the text
         self.fruitless = 0  # attempts in a row whose engine was lost before it made an id
         self.tried: set[str] = set()  # names of members that refused the text since it last moved
         self.placement: Placement | None = None  # of the router, for the present attempt
@@ -120,7 +120,7 @@ class FleetStream(LocalStream):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt, found in the prefix cache by the first engine that made a token."""
+        """Prompt tokens that the first engine that made a token found in its prefix cache."""
         return self._cached
 
     @cached_tokens.setter
@@ -130,8 +130,8 @@ class FleetStream(LocalStream):
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """Tokens by the epoch of the engine that made them; their sum is what was made for this text. The last key is
-        the epoch of the text's own newest attempt: a hedge that lost may have ended later."""
+        """Tokens by the epoch of the engine that made them; their sum is the number of tokens made for this text. The
+        last key is the epoch of the text's own newest attempt: a hedge that lost may have ended later."""
         if self.member is None and len(self._ended) == 1 and self._ended[0].epoch == self.epoch:  # nearly every text
             return {self.epoch: self._ended[0].tokens}
         tokens: dict[str, int] = {}
@@ -178,7 +178,7 @@ class FleetStream(LocalStream):
             self._mover.note_first_output(self)
 
     def push_prompt(self, part: PromptLogprobs) -> None:
-        """An engine that begins the text again reports its prompt again: only what is new is passed on."""
+        """An engine that begins the text again reports its prompt again: only the parts that are new are passed on."""
         until = part.position + part.tokens()
         known = max(0, self._prompt_until - part.position) if self._prompt_until else 0
         if known < part.tokens():
@@ -205,7 +205,7 @@ class FleetStream(LocalStream):
 
     @property
     def connection(self) -> tuple[EngineLink | None, int]:
-        """Where the present attempt's frames arrive."""
+        """The connection of the present attempt."""
         return self._link, self.handle
 
     @property
@@ -223,7 +223,7 @@ class FleetStream(LocalStream):
         return len(self.made) + len(self._ids)
 
     def received_ids(self) -> list[int]:
-        """All ids of the text, those that the reader has not taken included."""
+        """All ids of the text, including ids that the reader has not taken."""
         return self.made + self._ids
 
     def next_request(self) -> EngineRequest:
@@ -335,7 +335,7 @@ class FleetStream(LocalStream):
     def _note_side_ended(self, side: SideAttempt, tokens: int) -> None:
         link, handle = side.connection
         self._note_ended(EndedAttempt(side.member, side.epoch, side.number, tokens, link, handle, side.placement))
-        if self.hedge is side:  # it was refused or lost; the text's own attempt goes on
+        if self.hedge is side:  # it was refused or lost; the main attempt continues
             self.hedge = None
             return
         self._losers -= 1
@@ -344,7 +344,8 @@ class FleetStream(LocalStream):
             self._mover.call_soon(self.announce)
 
     def _end_once_alone(self, ending: LocalEnding, final: StreamEnding) -> bool:
-        """End, unless losers have not reported what they made: the books need it. Returns whether it ended."""
+        """End, unless losing attempts have not reported their tokens yet: the books need them. Returns whether it
+        ended."""
         if self._losers:
             self._held = ending, final
             return False
@@ -361,7 +362,7 @@ class FleetStream(LocalStream):
             self._mover.call_soon(self.announce)
 
     def _with_whole_usage(self, final: StreamEnding) -> StreamEnding:
-        """The cached tokens are the first engine's, and the made tokens are those of all attempts."""
+        """The cached tokens are the first engine's, and the made tokens are the sum of all attempts."""
         if final.usage is None or len(self._ended) < 2:
             return final
         made = max(final.usage.completion_tokens, sum([attempt.tokens for attempt in self._ended]))

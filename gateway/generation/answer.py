@@ -37,7 +37,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 class TextPiece(msgspec.Struct, frozen=True, gc=False):
-    """New text of one of the texts. `first`: nothing of this text was read before."""
+    """A new piece of one of the texts. `first`: no piece of this text was read before."""
 
     index: int
     first: bool
@@ -87,7 +87,7 @@ class AnswerText:
         self.add_text("", drawn)
 
     def take_piece(self, last: bool) -> TextPiece:
-        """What was added since the last call. `last`: the answer has ended."""
+        """The pieces added since the last call. `last`: the answer has ended."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         pieces.clear()
@@ -129,7 +129,7 @@ class Answer:
     )
 
     def __init__(self, texts: int = 1, *, stream: bool) -> None:
-        """Without `stream` only the end wakes the reader."""
+        """`stream` False: only the end wakes the reader."""
         self._stream = stream
         self.granted: int | None = None  # completion tokens of all texts, once they are held
         self.model: str | None = None  # the name shown to the caller; None while a fallback may still serve
@@ -205,13 +205,13 @@ class Answer:
     # ---- the reader's side
 
     def take_pieces(self) -> list[TextPiece]:
-        """What was added since the last call, by text."""
+        """The pieces added since the last call, by text."""
         changed, self._changed = self._changed, {}
         texts, ended = self.texts, self.ended
         return [texts[index].take_piece(ended) for index in changed]
 
     def take_all(self) -> list[TextPiece]:
-        """After the end: the rest of every text."""
+        """The rest of every text. Call it after the end."""
         assert self.usage is not None or self.error is not None
         self._changed.clear()
         return [text.take_piece(True) for text in self.texts]
@@ -236,7 +236,7 @@ class Answer:
             self._waiter = None
 
     async def pushed(self, push: Callable[[], None]) -> None:
-        """As `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
+        """Like `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
         takes the addition, must not raise, and calls `stop_pushing` to end the wait."""
         self._push = push
         try:

@@ -22,8 +22,8 @@ class EndingKind(enum.Enum):
 
 
 class EndingCode(enum.Enum):
-    """Every request and every text has exactly one. They are in order of rank: of a request's texts without an error,
-    the ending of the highest rank names the request's."""
+    """The ending of a request or a text: each has exactly one. They are in order of rank: of a request's texts without
+    an error, the ending of the highest rank names the request's."""
 
     ENGINE_UNAVAILABLE = "engine_unavailable", EndingKind.REFUSED, True
     REFUSED_QUEUE_FULL = "engine_refused_queue_full", EndingKind.REFUSED, True

@@ -2,7 +2,7 @@
 before the bodies are read.
 
 The ledger decides: an entry expires after REMEMBER_S, at the end of the budget's window, and when an administrative
-write moves the revision. This module must never know what a request contains.
+write moves the revision. This module must never know a request's contents.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ExhaustedBudgets:
         revision: Callable[[], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s`: Unix seconds by the database's clock. `revision`: the last one that this gateway has read."""
+        """`now_s`: Unix seconds by the database's clock. `revision`: the last revision that this gateway has read."""
         self._now_s = now_s
         self._revision = revision
         self._clock = clock

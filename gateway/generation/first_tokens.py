@@ -124,7 +124,7 @@ class FirstTokens:
         return TokenTargets(section.ttft_target_ms(prompt_tokens) / 1000, section.inter_token_ms / 1000)
 
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> TokenTargets:
-        """From a request's arrival to its first token. Returns the targets that it was compared with."""
+        """`seconds`: from a request's arrival to its first token. Returns the targets that it was compared with."""
         targets = self.targets(tier, prompt_tokens)
         within = seconds <= targets.ttft_s
         self._totals[tier, "met" if within else "missed"].inc()
@@ -157,7 +157,7 @@ class FirstTokens:
             self._changed.discard(oldest)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
@@ -253,7 +253,7 @@ def bound_ms(number: int) -> float:
 def summaries(
     connection: sa.Connection, windows_s: Sequence[int]
 ) -> tuple[dict[int, tuple[int, Mapping[str, FirstTokenSummary]]], int | None]:
-    """By interval its beginning (a whole minute, in Unix seconds) and a summary by tier, over the rows that all
+    """For each interval its beginning (a whole minute, in Unix seconds) and a summary by tier, over the rows that all
     gateways have written; and the first minute with a row. A tier without requests is left out."""
     now = database_now(connection)
     found: dict[int, tuple[int, Mapping[str, FirstTokenSummary]]] = {}
@@ -315,7 +315,7 @@ def _write(
     unserved: Mapping[QuarterKey, UnservedCount],
     now: int | None,
 ) -> None:
-    """Also forget what is too old, unless `now` is None."""
+    """Also drop first tokens that are too old, unless `now` is None."""
     if rows:
         connection.execute(_UPSERT[connection.dialect.name], rows)
     sla.count_unserved(connection, unserved)

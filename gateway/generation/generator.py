@@ -187,11 +187,11 @@ class Generator:
             self._admitting -= 1
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> ParsedBody:
-        """As `RequestPlanner.read`."""
+        """See `RequestPlanner.read`."""
         return await self._planner.read(caller, kind, body)
 
     async def check_items(self, caller: Caller, body: bytes) -> None:
-        """As `RequestPlanner.check_items`."""
+        """See `RequestPlanner.check_items`."""
         await self._planner.check_items(caller, body)
 
     async def count(self, caller: Caller, asked: GenerationRequest) -> int:
@@ -218,7 +218,7 @@ class Generator:
     # ---- the owner
 
     async def _own(self, request: InFlight) -> None:
-        """Everything after admission, also if the caller leaves."""
+        """All steps after admission, also if the caller disconnects."""
         try:
             await self._confirm(request)
             held = await self._holding.place_hold(request)
@@ -487,8 +487,8 @@ class Generator:
             await asyncio.wait(list(self._owners), timeout=patience_s)
 
     async def stop(self, patience_s: float) -> None:
-        """Abort the requests in flight and wait at most `patience_s` for their settlement; then cancel the owners that
-        are left. Those journal the tokens they have; holds without a token expire with the lease."""
+        """Abort the requests in flight and wait at most `patience_s` for their settlement; then cancel the remaining
+        owners. A cancelled owner journals its tokens; holds without a token expire with the lease."""
         self._stopping = True
         for request in list(self._owners.values()):
             request.answer.stop()

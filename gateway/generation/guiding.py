@@ -25,8 +25,8 @@ PROMPT_END_IDS = 16
 
 class AnswerPlan(msgspec.Struct, frozen=True):
     """`guide`: None if the engine need not guide the answer. `syntax`: None if the answer is text alone. `param`: the
-    field that a refused grammar is of. `loose`: the tools whose schema it does not follow, though it could be asked to.
-    `ignored`: fields of the request that this model cannot follow."""
+    field that a refused grammar is of. `loose`: the tools whose schema the grammar does not follow, although a strict
+    tool's would be. `ignored`: fields of the request that this model cannot follow."""
 
     guide: Guide | None = None
     syntax: AnswerSyntax | None = None

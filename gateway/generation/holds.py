@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestHolds:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, ledger: Ledger, settler: Settler, metrics: Metrics, end_users: EndUserDigests) -> None:
         self._ledger = ledger

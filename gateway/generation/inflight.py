@@ -1,4 +1,4 @@
-"""One admitted request: what its owner and the renderer of its answer need to know."""
+"""One admitted request: the state that its owner and the renderer of its answer share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """Each prompt once, however many texts it gets."""
+        """The prompts' tokens; a prompt counts once, however many texts are generated from it."""
         return sum([len(prompt.ids) for prompt in self.prompts])
 
     @property
@@ -140,7 +140,7 @@ class InFlight(msgspec.Struct):
 
     @property
     def in_pieces(self) -> bool:
-        """The caller gets the answer in pieces, and keeps those of an answer that fails."""
+        """The caller receives the answer in pieces, and has already received the pieces of an answer that fails."""
         return self.asked.stream or self.asked.background
 
     @property

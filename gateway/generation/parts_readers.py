@@ -156,8 +156,8 @@ class PartsOfIds:
 
 
 class PartsOfTexts(TextOfTexts):
-    """The same for an engine that answers with text: markers are found by their text. The tokens of a piece are counted
-    as reasoning if it ends or begins inside the reasoning."""
+    """The parts of texts of an engine that answers with text: markers are found by their text. The tokens of a piece
+    are counted as reasoning if it ends or begins inside the reasoning."""
 
     __slots__ = ("_filter",)
 

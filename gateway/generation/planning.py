@@ -60,7 +60,7 @@ CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
 
 
 class TokenizedPrompt(msgspec.Struct, frozen=True):
-    """The ids of a prompt, and what the model that reads them says of them."""
+    """The ids of a prompt, and their properties for the model that reads them."""
 
     ids: list[int]
     context_tokens: int
@@ -76,7 +76,7 @@ class TokenizedPrompt(msgspec.Struct, frozen=True):
 
 
 class RequestPlanner:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ class RequestPlanner:
     async def _plan_answer(
         self, caller: Caller, model: ServedModel, info: ModelInfo, tooling: Tooling | None, prompt_ids: Sequence[int]
     ) -> AnswerPlan:
-        """With a grammar that every engine can serve. Raises InvalidRequest, RateLimited, Overloaded."""
+        """Plan the answer with a grammar that every engine can serve. Raises InvalidRequest, RateLimited,
+        Overloaded."""
         refused: frozenset[str] = frozenset()
         while True:
             answer = plan_answer(model, tooling, prompt_ids, self._whitespace_max, refused)
@@ -198,9 +199,9 @@ class RequestPlanner:
         answer: AnswerPlan,
         grammar: str,
     ) -> frozenset[str]:
-        """Before anything is held. The tools that are not strict and whose schema keeps the grammar from being served;
-        empty: it is served. Raises InvalidRequest for another grammar that no engine can serve, RateLimited and
-        Overloaded."""
+        """Check the grammar before the hold. The tools that are not strict and whose schema keeps the grammar from
+        being served; empty: it is served. Raises InvalidRequest for another grammar that no engine can serve,
+        RateLimited and Overloaded."""
         key = hashlib.sha256(f"{model.vocabulary} {info.vocab_size} {grammar}".encode()).digest()
         if key in self._grammars:
             self._grammars.move_to_end(key)

@@ -32,7 +32,7 @@ from gateway.tables import replays
 KEEP_S = 600.0  # how long an answer is stored
 BEGIN_S_MAX = 5.0  # the longest wait of a call for the database
 WRITE_S_MAX = 2.0  # the longest wait of an answer for its storage
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error that says so
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error
 SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer answer is encrypted in a thread, not in the event loop
 # Of one transaction. They are small, since holds and settlements use the same writer thread.
 CALLS_MAX, ENDINGS_MAX, ANSWERS_MAX, REMOVE_MAX = 128, 16, 4, 500
@@ -140,7 +140,7 @@ ReplayVerdict = str | errors.ApiError | None
 
 
 class _Ending(msgspec.Struct, frozen=True):
-    """Of a row. Without `answer` nothing is replayed; `forget`: the call may run again."""
+    """The ending of a row. Without `answer` nothing is replayed; `forget`: the call may run again."""
 
     request_id: str
     answer: bytes | None = None
@@ -219,7 +219,7 @@ class Replays:
         return IdempotentCall(self, IdempotencyKey(tenant_id or "", key_id, name, fingerprint, request_id))
 
     async def look_up(self, asked: IdempotencyKey) -> Replayed | None:
-        """As `IdempotentCall.look_up`."""
+        """See `IdempotentCall.look_up`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(asked, answered)
 
@@ -234,7 +234,7 @@ class Replays:
         return False
 
     async def begin_call(self, asked: IdempotencyKey) -> FirstCall | Replayed:
-        """As `IdempotentCall.begin_call`."""
+        """See `IdempotentCall.begin_call`."""
         while True:
             answered = await self._begun(asked)
             if answered is None:
@@ -266,11 +266,11 @@ class Replays:
             raise errors.AnswerUnreadable() from None
 
     async def keep_answer(self, asked: IdempotencyKey, answer: bytes) -> None:
-        """As `FirstCall.keep_answer`. If it fails, the call counts as in flight until its hold has ended."""
+        """See `FirstCall.keep_answer`. If it fails, the call counts as in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
         if fits:
-            self._keeping_bytes += len(answer)  # until `_end` counts what is sealed
+            self._keeping_bytes += len(answer)  # until `_end` counts the sealed bytes
             try:
                 sealed = await _beside_the_loop(self._sealing.seal, answer, asked.owner)
             finally:
@@ -278,7 +278,7 @@ class Replays:
         await self._end_call(_Ending(asked.request_id, sealed))
 
     async def forget_call(self, request_id: str) -> None:
-        """As `FirstCall.forget_call`. If it fails, it is tried again later."""
+        """See `FirstCall.forget_call`. If it fails, it is tried again later."""
         if not await self._end_call(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
             self._forget_later.add(request_id)
 
@@ -301,7 +301,7 @@ class Replays:
         return True
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled: remove expired rows."""
+        """Run until cancelled: remove expired rows."""
         while True:
             try:
                 while self._forget_later:
@@ -361,7 +361,7 @@ def _begin(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_i
 
 
 def _contend(connection: sa.Connection, asked: IdempotencyKey, gateway_id: str, now: int) -> ReplayVerdict:
-    """For a row of an earlier call."""
+    """The verdict on a call for which an earlier call has a row."""
     while True:
         # Of two calls that find the same expired row, the second finds the row of the first.
         _LOCK_CALL.rows(connection, {"calls": json.dumps([asked.pair])})
@@ -422,7 +422,7 @@ async def _beside_the_loop(convert: Callable[[bytes, AnswerOwner], bytes], data:
 
 
 async def _within(wait_s: float, answer: asyncio.Future[T]) -> T:
-    """Raises DatabaseUnavailable, and what the answer raises."""
+    """Raises DatabaseUnavailable, and the exceptions of the answer."""
     await asyncio.wait([answer], timeout=wait_s)
     if not answer.done():
         raise DatabaseUnavailable(f"the calls with an {HEADER} could not be reached within {wait_s:g} s")

@@ -35,7 +35,8 @@ class AnswerOwner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AnswerEncryption:
-    """By the deployment's secrets. Each call derives the tenant's keys anew: that takes microseconds."""
+    """Encrypts answers with keys of the deployment's secrets. Each call derives the tenant's keys anew: that takes
+    microseconds."""
 
     def __init__(self, secrets: ServerSecrets) -> None:
         self._secrets = secrets

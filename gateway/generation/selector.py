@@ -20,7 +20,7 @@ from gateway.metrics import Metrics
 
 
 class Selector:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, router: Router, planner: RequestPlanner, metrics: Metrics) -> None:
         self._planner = planner
@@ -42,8 +42,8 @@ class Selector:
         return route
 
     def tokenizing(self, caller: Caller, asked: GenerationRequest) -> ModelTarget:
-        """The model whose ids are asked for, or given. Raises as `counting`; InvalidRequest for a name of models to
-        which the same ids are different words."""
+        """The model whose ids are requested, or given. Raises as `counting`; InvalidRequest for the name of several
+        models that decode the same ids differently."""
         among = self._router.route(caller, asked.model, "").among
         if not self._planner.one_vocabulary(among):
             raise errors.InvalidRequest(
@@ -83,7 +83,7 @@ class Selector:
     def _fallbacks(
         self, caller: Caller, asked: GenerationRequest, route: Route, first: ModelTarget
     ) -> list[ModelTarget]:
-        """A request with token ids has none: the ids belong to one vocabulary."""
+        """A request with token ids has no fallbacks: the ids belong to one vocabulary."""
         return [] if asked.ids_in is not None else self._router.fallbacks(caller, route, first)
 
     async def following(

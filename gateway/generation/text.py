@@ -26,7 +26,7 @@ class DrawnIds:
 
     __slots__ = ("_ends", "_ids", "_offsets", "_values")
 
-    vocabulary: Vocabulary | None = None  # None: the ids are those of the model's tokenizer
+    vocabulary: Vocabulary | None = None  # None: the ids are the tokenizer's
 
     def __init__(self) -> None:
         self._offsets = array("Q")
@@ -88,7 +88,7 @@ class PromptReport:
 
 
 class DrawnTexts(DrawnIds):
-    """The logprobs of tokens that have no ids of ours: their ids are places in `vocabulary`."""
+    """The logprobs of tokens without ids of the tokenizer: their ids are indices in `vocabulary`."""
 
     __slots__ = ("vocabulary",)
 
@@ -149,7 +149,7 @@ class OutputReader(Protocol):
 
 class TextOfIds:
     """For one text. `tokens` counts the ids up to and including the one that completed a stop sequence. An id among
-    `stop_ids` ends the text and is not shown. Before `min_tokens` ids no stop sequence is looked for."""
+    `stop_ids` ends the text and is not shown. Stop sequences are searched only after `min_tokens` ids."""
 
     reasoning: ClassVar[int] = 0
 
@@ -185,7 +185,7 @@ class TextOfIds:
 
     def push_ids(self, ids: list[int], logprobs: Sequence[Logprobs] = ()) -> str:
         """The new text that may be shown. Ids after a stop sequence are not counted and not shown. `logprobs`: one
-        entry for each id, or empty; `take_drawn` returns those of the counted ids."""
+        entry for each id, or empty; `take_drawn` returns the entries of the counted ids."""
         if self._bulk and not logprobs:
             self.tokens += len(ids)
             return self._detokenizer.push_ids(ids if ids[-1] not in self._stop_ids else ids[:-1])
@@ -217,9 +217,9 @@ class TextOfIds:
 
 
 class TextOfTexts:
-    """For one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the one that
-    completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Before `min_tokens`
-    tokens no stop sequence is looked for."""
+    """For one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the piece
+    that completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Stop sequences are
+    searched only after `min_tokens` tokens."""
 
     __slots__ = ("_chars", "_drawn", "_min_tokens", "_scanner", "_vocabulary", "reasoning", "tokens")
 

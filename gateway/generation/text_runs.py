@@ -147,7 +147,7 @@ class TextRuns:
         return PromptReport(ids, detokenizer, echoed=echoed, listed=request.asked.prompt_logprobs)
 
     def _set_reader(self, run: TextRun, kind: OutputKind) -> None:
-        """For one text, by what its engine answers with."""
+        """Set the reader of one text, for ids or for text, as its engine answers."""
         request, syntax = self._request, self._request.plan.answer.syntax
         if syntax is None:
             run.output = self._reader(run, kind)
@@ -161,7 +161,7 @@ class TextRuns:
             run.output = run.parts
 
     def _reader(self, run: TextRun, kind: OutputKind) -> OutputReader:
-        """For a text without parts."""
+        """The reader of a text without parts."""
         request, rules = self._request, self._request.rules
         if kind == "text":
             return TextOfTexts(rules.stops, rules.min_tokens)
@@ -221,11 +221,11 @@ class TextRuns:
 
     @property
     def submitted_s(self) -> float | None:
-        """From the request's arrival until its first text was submitted; None: no text was."""
+        """Seconds from the request's arrival until its first text was submitted; None: no text was."""
         return min([run.submitted_s for run in self.all if run.stream is not None], default=None)
 
     def times(self) -> tuple[TextTimes, ...]:
-        """Of the texts that an engine had, once all have ended."""
+        """Times of the texts that an engine had, once all have ended."""
         return tuple([_times_of(run, run.stream) for run in self.all if run.stream is not None])
 
     async def _after_the_first(self, run: TextRun) -> None:
@@ -311,7 +311,7 @@ class TextRuns:
             stream.abort()
 
     def _begin_text(self, run: TextRun) -> None:
-        """At the first token of a text; of a text without a token, once its prompt is computed."""
+        """Called at the first token of a text; for a text without a token, once its prompt is computed."""
         request = self._request
         run.started.set()
         self._first_token(request)

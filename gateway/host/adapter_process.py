@@ -1,4 +1,4 @@
-"""Runs `python -m adapters` in a process of its own, so that a tenant's file cannot stall or crash the gateway.
+"""Runs `python -m adapters` in a separate process, so that a tenant's file cannot stall or crash the gateway.
 
 The process gets none of the gateway's secrets: only the environment variables of ENVIRONMENT_KEPT are passed on.
 """

@@ -1,4 +1,4 @@
-"""One process of a host as the supervisor keeps it: its start, its readiness, its pulse and its end. No child outlives
+"""One supervised process of a host: its start, its readiness, its pulse and its end. No child outlives
 its parent (on Linux).
 """
 
@@ -44,7 +44,7 @@ class ChildSpec:
     health: tuple[str, int] | None = None  # host, port
     speaks: bool = False
     pulse: Pulse | None = None  # the process is killed when it makes no progress
-    quick_stop_s: float | None = None  # from SIGINT to SIGKILL; None: SIGTERM is the one way to stop it
+    quick_stop_s: float | None = None  # from SIGINT to SIGKILL; None: only SIGTERM stops it
     worker: int | None = None  # its index among the host's gateway processes, if another process may replace it
 
 

@@ -1,8 +1,8 @@
 """The supervisor's Unix socket: `laneway upgrade` asks it to replace the processes, and receives the progress as JSON
 lines.
 
-The two may be of different versions: fields and kinds are added only, a reader ignores those that it does not know, and
-a command that the supervisor does not know is answered with a failure that says so.
+The two may be of different versions: fields and kinds are added only, a reader ignores fields that it does not know,
+and a command that the supervisor does not know is answered with a failure that names it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def _carry_out(
     command: str, roll: Callable[[Say, bool], Coroutine[Any, Any, None]], writer: asyncio.StreamWriter
 ) -> None:
     def send(kind: str, text: str) -> None:
-        if not writer.is_closing():  # the upgrade goes on without a reader
+        if not writer.is_closing():  # the upgrade continues without a reader
             writer.write(msgspec.json.encode(ProgressLine(kind, text)) + b"\n")
 
     if command not in (UPGRADE, UPGRADE_ENGINE):
@@ -91,7 +91,7 @@ async def _carry_out(
 
 
 async def ask_supervisor(data_dir: Path, command: str) -> AsyncIterator[ProgressLine]:
-    """Send the command, and yield what the supervisor answers, until it has ended. Raises NoSupervisor."""
+    """Send the command, and yield the supervisor's answers until the command has ended. Raises NoSupervisor."""
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
             reader, writer = await asyncio.open_unix_connection(os.fspath(control_path(data_dir)))

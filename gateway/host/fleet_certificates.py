@@ -1,6 +1,6 @@
 """Makes the certificates of a fleet: an authority, and a certificate for each engine and each gateway.
 
-For fleets without a certificate authority of their own. Keys are written with mode 0600 and are in no message.
+For fleets without an existing certificate authority. Keys are written with mode 0600 and are in no message.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def make_certificates(directory: Path, members: list[MemberNames], days: int) ->
     for member in merged:
         own_key = ec.generate_private_key(ec.SECP256R1())
         certificate = _sign_member(member, own_key, authority, key, days)
-        # The key first: a process that reads between the two keeps the certificate and the key that it has.
+        # The key first: a process that reads between the two writes continues with the certificate and the key that it
+        # has.
         _write_key(directory / f"{member.name}.key", own_key)
         made.append(directory / f"{member.name}.pem")
         _write(made[-1], certificate)

@@ -1,4 +1,4 @@
-"""Brings the database's schema to the newest version, before the processes of a host start."""
+"""Upgrades the database's schema to the newest version, before the processes of a host start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def upgrade(config: Config) -> None:
 
 
 def upgrade_url(url: str) -> None:
-    """As `upgrade`, of a database that is not the configuration's yet."""
+    """Like `upgrade`, for a database that is not the configuration's yet."""
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
         env={**os.environ, "LANEWAY_DATABASE_URL": url},  # not on argv: it may hold a password

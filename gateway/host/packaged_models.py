@@ -1,6 +1,6 @@
 """Makes the directories of models that come from installed packages, before the processes of a host start.
 
-The conversion runs in a process of its own (`engine.models.packaged.install`), because it loads numpy.
+The conversion runs in a separate process (`engine.models.packaged.install`), because it loads numpy.
 """
 
 from __future__ import annotations

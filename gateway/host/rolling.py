@@ -1,4 +1,4 @@
-"""Replaces a gateway process by a successor of the code that is on disk now, without a moment in which nobody listens.
+"""Replaces a gateway process by a successor of the code that is on disk now; at every moment a process listens.
 
 The successor binds the port beside the old process (SO_REUSEPORT). When it is ready, the old process stops listening,
 serves the connections that it has, and exits.
@@ -68,7 +68,7 @@ async def _until_ready(successor: Child, path: Path) -> None:
 
 
 async def _show_progress(leaving: asyncio.Task[None], name: str, path: Path, say: Say) -> None:
-    """Until the old process has ended."""
+    """Show progress until the old process has ended."""
     began = time.monotonic()
     while True:
         done, _ = await asyncio.wait([leaving], timeout=PROGRESS_S)

@@ -25,14 +25,14 @@ class StopReason(IntEnum):
     """Why the process stops; a later reason counts if it is higher."""
 
     NONE = 0
-    DRAIN = 1  # `laneway drain`: the process stays, without a listener, until a signal
+    DRAIN = 1  # `laneway drain`: the process runs on, without a listener, until a signal
     REPLACED = 2  # SIGHUP: another worker has taken over the port
     STOP = 3  # SIGTERM
     QUICK = 4  # SIGINT, or a background task that failed
 
 
 class StopTimes(NamedTuple):
-    """The grace time in three parts, in seconds: running requests may end, those that are left are settled, and
+    """The grace time in three parts, in seconds: running requests may end, the remaining requests are settled, and
     journal, ledger and lease are closed."""
 
     finish_s: float
@@ -73,7 +73,7 @@ class StopState:
 
     @property
     def times(self) -> StopTimes:
-        """The parts of the grace time, after SIGINT those of QUICK_GRACE_S."""
+        """The parts of the grace time, after SIGINT the parts of QUICK_GRACE_S."""
         return StopTimes.of(min(self._grace_s, QUICK_GRACE_S) if self.is_quick else self._grace_s)
 
     @property
@@ -92,7 +92,7 @@ class StopState:
 
     @property
     def hides(self) -> bool:
-        """Whether /health/ready answers 503. Not for a replaced worker: its host keeps serving."""
+        """Whether /health/ready answers 503. Not for a replaced worker: its host continues to serve."""
         return self.is_stopping and self.reason is not StopReason.REPLACED
 
     @property
@@ -109,7 +109,7 @@ class StopState:
         return self._now() - self._began_at if self.is_stopping else 0.0
 
     def stops_listening(self) -> bool:
-        """Whether the listener is to be closed now. Without a successor it stays open for `linger_s`."""
+        """Whether the listener is to be closed now. Without a successor it remains open for `linger_s`."""
         if self.reason in (StopReason.DRAIN, StopReason.STOP):
             return self.seconds >= self._linger_s
         return self.is_stopping

@@ -1,5 +1,5 @@
 """The parent process of an engine and its gateways: it starts them, restarts a process that ends or makes no progress,
-replaces the gateways by those of a new version, and stops all in order.
+replaces the gateways by gateways of a new version, and stops all processes in order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._failed = asyncio.Event()
         self._started = False
-        self._keepers: dict[Child, asyncio.Task[None]] = {}  # of all children, also of those that are being replaced
+        self._keepers: dict[Child, asyncio.Task[None]] = {}  # of all children, also of children being replaced
         self._rolling: asyncio.Task[None] | None = None
         self._hurrying: list[asyncio.Task[None]] = []
 
@@ -216,8 +216,9 @@ class Supervisor:
             self._say(f"the upgrade failed: {error}")
 
     async def roll(self, say: Say, engine: bool) -> None:
-        """Replace each gateway process by one of the code that is on disk now, one after another. `engine`: then
-        restart the engine. Progress goes to `say`. Raises RollFailed: the processes that were not replaced serve on."""
+        """Replace each gateway process by a process of the code that is on disk now, one after another. `engine`: then
+        restart the engine. `say` is called with each line of progress. Raises RollFailed: the processes that were not
+        replaced continue to serve."""
         if self._rolling is not None and not self._rolling.done():
             raise RollFailed("an upgrade runs already")
         self._rolling = asyncio.create_task(self._roll(say, engine=engine), name="roll")

@@ -1,8 +1,8 @@
 """The workers of one host. Each gateway process answers commands on a Unix socket: METRICS with its metrics, so that
 any worker can answer /metrics for all of them, PULSE, by which the supervisor sees that its event loop makes progress,
-STATE with what it does, and DRAIN, which takes it out of service.
+STATE with its state, and DRAIN, which takes it out of service.
 
-The series of each worker keep a label of their own, since a worker's counters begin at 0 when it restarts.
+The series of each worker have a separate label, since a worker's counters begin at 0 when it restarts.
 
 Supervisor, workers and commands may be of different versions: a socket answers a command that it does not know with
 metrics, fields are only added to WorkerState, and a reader ignores the fields that it does not know.
@@ -57,7 +57,7 @@ ALONE = WorkerIndex()
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a gateway process does. `seconds`: since its stop began. `requests`: those that run. `problems`: why it
+    """The state of a gateway process. `seconds`: since its stop began. `requests`: running requests. `problems`: why it
     cannot serve now, by part."""
 
     pid: int
@@ -185,7 +185,8 @@ async def ask_state(path: Path, command: bytes = STATE) -> WorkerState | None:
 
 
 def worker_sockets(data_dir: Path) -> list[Path]:
-    """The sockets of the gateway processes of this data directory, also of those that drain. Some may be left over."""
+    """The sockets of the gateway processes of this data directory, including draining ones. Sockets of ended processes
+    may remain."""
     return sorted(path for path in data_dir.glob("worker-*.sock") if _NAME.fullmatch(path.name))
 
 

@@ -31,7 +31,7 @@ class HeadRequests:
             elif message.get("more_body"):
                 raise _BodyUnwanted
 
-        # A copy: uvicorn omits the body if the method of its own scope is HEAD.
+        # A copy: uvicorn omits the body if the method of its scope is HEAD.
         get_scope = {**scope, "method": "GET"}
         try:
             await self._inner(get_scope, receive, send_head)  # type: ignore[arg-type]  # the keys are a scope's

@@ -162,7 +162,7 @@ Reply = ReadResult | ItemsResult | CountResult | DecodeResult | GrammarResult | 
 
 
 class JobRunner:
-    """Runs jobs one after another. A tokenizer is loaded at its first use and stays loaded."""
+    """Runs jobs one after another. A tokenizer is loaded at its first use and remains loaded."""
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
@@ -223,8 +223,8 @@ def _check_grammar(job: GrammarJob) -> GrammarResult:
 
 
 def _check_parts(tokenizer: GrammarTokenizer, parts: Sequence[GrammarPart]) -> list[str]:
-    """The tools that the grammar must not follow: those whose part is refused, or all where the parts are too much
-    together. Raises InvalidRequest."""
+    """The tools that the grammar must not follow: tools whose part is refused, or all tools where the parts together
+    are too large. Raises InvalidRequest."""
     refused = []
     for part in parts:
         try:
@@ -376,7 +376,7 @@ def chars_of(prompt: Prompt) -> int:
 
 
 def _structure_chars(prompt: ChatPrompt) -> int:
-    """Of calls, reasoning and tools, as JSON."""
+    """Characters of calls, reasoning and tools, as JSON."""
     said: list[Any] = [tool.definition() for tool in prompt.tools]
     said += [{**message, "content": ""} for message in prompt.messages if len(message) > 2]
     return len(msgspec.json.encode(said)) if said else 0

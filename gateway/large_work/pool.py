@@ -85,7 +85,7 @@ class _JobProcess:
         async with asyncio.timeout(JOB_S_MAX):
             for data in (encoded, body):
                 self.writer.write(HEADER.pack(len(data)))
-                for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
+                for start in range(0, len(data), PIECE_BYTES):  # the transport copies bytes that the socket refuses
                     self.writer.write(data[start : start + PIECE_BYTES])
                     await self.writer.drain()
             if isinstance(job, GrammarJob):
@@ -205,7 +205,7 @@ class LargeWork:
         self._add_if_none_idle()
 
     def _add_if_none_idle(self) -> None:
-        """Start a process if none is idle or being started, so that the next tenant's job need not wait."""
+        """Start a process if no process is idle or being started, so that the next tenant's job need not wait."""
         if not (self._idle or self._adding or self._closed) and self._process_count < PROCESSES:
             self._adding, self._process_count = True, self._process_count + 1
             self._spawn(self._add_process())

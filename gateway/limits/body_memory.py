@@ -1,7 +1,7 @@
 """Bounds the bytes of request bodies in this process's memory, of each tenant and in all.
 
 A body counts from before it is read until it has been parsed and its prompts counted; with fallbacks, until the request
-ends. It must never know what a body contains.
+ends. It must never know a body's contents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ RETRY_S = 1.0
 
 
 class BodyMemory:
-    """Of one gateway process. `total_max`, `tenant_max`: bytes."""
+    """One per gateway process. `total_max`, `tenant_max`: bytes."""
 
     def __init__(self, total_max: int, tenant_max: int) -> None:
         self._total_max = total_max
@@ -50,7 +50,7 @@ class BodyMemory:
 
 
 class HeldBody:
-    """What counts of one body. `release` may be called several times."""
+    """The counted bytes of one body. `release` may be called several times."""
 
     __slots__ = ("_memory", "_size", "_tenant")
 

@@ -17,7 +17,7 @@ CLIENTS_MAX = 10_000
 
 
 class ClientPace:
-    """For one event loop. A client is a tenant, or the address of a request without a valid key."""
+    """Not thread-safe: for one event loop. A client is a tenant, or the address of a request without a valid key."""
 
     def __init__(self, per_s: float, burst_s: float = BURST_S, clock: Callable[[], float] = time.monotonic) -> None:
         """`per_s`: requests a second that are not delayed; 0: no request is. `burst_s`: after a pause the requests of

@@ -1,7 +1,7 @@
 """The rate limits set for single keys and tenants, as functions over a database connection.
 
-A key or tenant without such limits has those of the configuration. Every change raises the revision, so that running
-gateways reload the limits.
+A key or tenant without such limits has the limits of the configuration. Every change raises the revision, so that
+running gateways reload the limits.
 """
 
 from __future__ import annotations

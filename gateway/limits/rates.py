@@ -69,7 +69,8 @@ class _SubjectState:
 
 
 def remaining(taken: float, at: int, limit: int, now: int) -> float:
-    """What has not drained at `now` of the use `taken` at `at`. Nothing drains while the clock is before `at`."""
+    """The part of the use `taken` at `at` that has not drained at `now`. Nothing drains while the clock is before
+    `at`."""
     return max(0.0, taken - max(0.0, float(now - at)) * limit / MINUTE_US)
 
 

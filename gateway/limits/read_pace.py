@@ -26,8 +26,8 @@ class PausableReads(Protocol):
 
 
 class ReadPace:
-    """For one event loop. A connection that exceeds the turn's bytes is paused; each later turn resumes one, in the
-    order in which they were paused."""
+    """Not thread-safe: for one event loop. A connection that exceeds the turn's bytes is paused; each later turn
+    resumes one, in the order in which they were paused."""
 
     def __init__(self, bytes_per_turn: int = BYTES_PER_TURN) -> None:
         self._bytes_per_turn = self._left = bytes_per_turn

@@ -137,7 +137,7 @@ class SharedRates:
     def admit(
         self, subjects: Sequence[Subject], tokens: int, slot: str, own: Rates, requests: int = 1
     ) -> asyncio.Future[Decision]:
-        """As `Rates.admit`. `own`: this gateway's own counts, in case Redis lost its data."""
+        """See `Rates.admit`. `own`: this gateway's own counts, in case Redis lost its data."""
         return self._submit_call("admit", subjects, slot, tokens, requests, own)
 
     def release_slot(
@@ -147,7 +147,7 @@ class SharedRates:
         return self._submit_call("end", subjects, slot, tokens, requests, None)
 
     def renew(self, subjects: Sequence[Subject], slot: str, own: Rates) -> asyncio.Future[Decision]:
-        """As `Rates.renew`. A slot that Redis lost is added again."""
+        """See `Rates.renew`. A slot that Redis lost is added again."""
         return self._submit_call("renew", subjects, slot, 0, 0, own)
 
     async def answer(self, call: asyncio.Future[Decision]) -> Decision:

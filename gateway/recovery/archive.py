@@ -68,7 +68,7 @@ class ManifestSeal(msgspec.Struct, frozen=True):
 
 
 def signing_purpose() -> bytes:
-    """For `ServerSecrets.derive_keys`."""
+    """The purpose for `ServerSecrets.derive_keys`."""
     return _PURPOSE
 
 

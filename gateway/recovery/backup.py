@@ -1,6 +1,6 @@
 """Writes a backup: the database, the adapters' files and the configuration, in one archive.
 
-The archive has no server secret and no key file. What it has of secrets is in the database: hashes of keys, webhooks'
+The archive has no server secret and no key file. Its only secrets are in the database: hashes of keys, webhooks'
 signing secrets, and texts encrypted with the server secret.
 """
 
@@ -130,7 +130,7 @@ def _add_database(archive: ArchiveWriter, connection: sa.Connection, url: str) -
 
 
 def _summary(connection: sa.Connection, store: AdapterStore) -> tuple[BackupSummary, list[str]]:
-    """What the view has, and the digests of the adapters that the store has."""
+    """The counts of the snapshot, and the digests of the adapters in the store."""
     taken_at = database_now(connection)  # first: PostgreSQL's view begins with the first query
     entries = tables.entries
     newest = sa.select(entries.c.sequence, entries.c.recorded_at).order_by(entries.c.sequence.desc()).limit(1)

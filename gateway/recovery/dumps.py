@@ -1,7 +1,7 @@
 """Copies of a whole database from one view of it, and their way back: PostgreSQL by pg_dump and pg_restore, SQLite by
 its backup API.
 
-A dump is taken beside queries of the same view, so what they read is exactly what the dump has.
+A dump is taken beside queries of the same snapshot, so the queries read exactly the rows of the dump.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def copy_sqlite(connection: sa.Connection, target: Path) -> None:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     copy = sqlite3.connect(target)
     try:
-        # The open read transaction keeps every step in one view: without it, a writer would restart the copy.
+        # With the open read transaction every step reads one snapshot: without it, a writer would restart the copy.
         source.backup(copy, pages=SQLITE_PAGES)
         copy.execute("PRAGMA journal_mode = DELETE").fetchall()
     finally:
@@ -116,7 +116,7 @@ def _without_driver_transactions(dbapi_connection: Any, _record: object) -> None
 
 
 def _public_url(url: str) -> str:
-    """As libpq reads it, without the password: other users of the host can read command lines."""
+    """The URL in libpq's form, without the password: other users of the host can read command lines."""
     target = sa.make_url(url).set(drivername="postgresql")
     query = {name: value for name, value in target.query.items() if name != "password"}
     return sa.URL.create(

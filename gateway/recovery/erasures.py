@@ -18,7 +18,7 @@ from gateway.tables import erasures
 
 
 def replay(connection: sa.Connection, config: Config, known: Iterable[Erasure]) -> int:
-    """Erase again what the database has not erased. Returns the number of erasures."""
+    """Erase tenants again that the restored database still has. Returns the number of erasures."""
     wanted = {erasure.tenant_id: erasure for erasure in known}
     if wanted.keys() <= _erased(connection):
         return 0

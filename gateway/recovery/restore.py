@@ -64,10 +64,10 @@ class RestoreRefused(Exception):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did. `lost_since`: entries committed later are lost (microseconds UTC). `rejected`: endings of
-    journals without a hold in the backup, written to endings.rejected, and `rejected_tokens` the tokens that they name.
-    `journals_in_use`: of gateways that run; they settle them themselves. `missing_tokens`: by engine process, made
-    since the backup and in no entry; `verification.py` counts them."""
+    """The result of a restore. `lost_since`: entries committed later are lost (microseconds UTC). `rejected`: endings
+    of journals without a hold in the backup, written to endings.rejected, and `rejected_tokens` the tokens that they
+    name. `journals_in_use`: of gateways that run; they settle them themselves. `missing_tokens`: by engine process,
+    made since the backup and in no entry; `verification.py` counts them."""
 
     id: str
     archive: str
@@ -87,8 +87,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 def restore(
     config: Config, archive: Archive, *, replace: bool, step: Step, on_bytes: OnBytes = lambda _count: None
 ) -> RestoreReport:
-    """Restore a checked archive into the configuration's database and data directory. `replace`: overwrite what is
-    there. Raises RestoreRefused, ArchiveRefused, ToolFailed, CannotStart, ErasuresUnreadable, OSError."""
+    """Restore a checked archive into the configuration's database and data directory. `replace`: overwrite existing
+    data. Raises RestoreRefused, ArchiveRefused, ToolFailed, CannotStart, ErasuresUnreadable, OSError."""
     kind = "sqlite" if sqlite_file(config.database_url) is not None else "postgresql"
     if kind != archive.manifest.summary.database:
         raise RestoreRefused(
@@ -238,7 +238,7 @@ def _finish(connection: sa.Connection, report: RestoreReport) -> None:
 
 
 async def _settle_journals(config: Config, database: Database, report: RestoreReport) -> RestoreReport:
-    """Settle what the journals of this host have, before the holds of the backup expire. Holds made since the backup
+    """Settle the endings of this host's journals, before the holds of the backup expire. Holds made since the backup
     are not in it: their endings are rejected."""
     ledger = Ledger(database, new_id("gw"))
     settler = Settler(ledger, config.journal_dir, new_id("gw"), bytes_max=JOURNAL_BYTES, disk_free_min_bytes=0)
@@ -262,7 +262,8 @@ async def _settle_journals(config: Config, database: Database, report: RestoreRe
 
 
 def _erasures_of_replaced(url: str) -> list[Erasure]:
-    """Of the database that is replaced, as far as it can be read: it may be damaged, or older than erasures are."""
+    """The erasures of the replaced database, as far as it can be read: it may be damaged, or older than the table of
+    erasures."""
     path = sqlite_file(url)
     if path is not None and not path.exists():
         return []
@@ -311,7 +312,7 @@ def _restore_configuration(config: Config, archive: Archive) -> None:
 
 
 def newest_report(connection: sa.Connection) -> RestoreReport | None:
-    """Of the newest finished restore."""
+    """The report of the newest finished restore."""
     query = sa.select(restores.c.report).where(restores.c.finished_at.is_not(None)).order_by(restores.c.began_at.desc())
     found: Any = connection.execute(query.limit(1)).scalar_one_or_none()
     return None if found is None else msgspec.convert(found, RestoreReport)

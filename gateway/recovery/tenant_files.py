@@ -44,8 +44,8 @@ CHILDREN: dict[str, tuple[str, str, str]] = {
     "export_invoices": ("invoice_id", "invoices", "id"),
     "adapter_versions": ("adapter_id", "adapters", "id"),
 }
-# Tables without rows for the tenant: the operator's and the deployment's own, keys of texts, and what is derived from
-# other tables or expires within a day.
+# Tables without rows for the tenant: the operator's and the deployment's tables, keys of texts, and tables that are
+# derived from other tables or whose rows expire within a day.
 LEFT_OUT = frozenset(
     (
         *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),

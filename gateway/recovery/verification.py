@@ -1,5 +1,5 @@
-"""What a restored database lacks: since when entries are lost, and how many tokens the books of surviving engines have
-more than the ledger. This module reads no engine: callers pass counts."""
+"""The losses of a restored database: since when entries are lost, and how many tokens the books of surviving engines
+have more than the ledger. This module reads no engine: callers pass counts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class EngineLoss(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """`silent`: engine processes of the backup that do not answer any more; what they made since is unknown.
-    `findings`: why the restored books or the audit log are not sound; none: they are."""
+    """`silent`: engine processes of the backup that do not answer any more; their tokens since are unknown. `findings`:
+    why the restored books or the audit log are not sound; empty: they are sound."""
 
     report: RestoreReport
     engines: list[EngineLoss]
@@ -61,7 +61,7 @@ def verify(
 
 
 def missing_tokens(connection: sa.Connection, counts: Sequence[EngineCount]) -> list[EngineLoss]:
-    """Of each engine process: its tokens less those that it counted as lost, less those in the ledger."""
+    """Of each engine process: its tokens less the tokens that it counted as lost, less its tokens in the ledger."""
     ledger = engine_books.ledger_count(connection)
     losses = []
     for count in counts:
@@ -72,7 +72,7 @@ def missing_tokens(connection: sa.Connection, counts: Sequence[EngineCount]) -> 
 
 
 def sentences(found: Verification) -> list[str]:
-    """What a person reads of it."""
+    """The lines that a person reads."""
     report = found.report
     newest = (
         "it has no entry" if report.newest_entry_at is None else f"its newest is of {rfc3339(report.newest_entry_at)}"

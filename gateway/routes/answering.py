@@ -42,8 +42,8 @@ SESSION_KINDS = (MESSAGES, "responses", "compact")
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """What differs among endpoints. `kind`: that of `bodies.read_request`. `shape_of`: makes the answer's Shape; its
-    second argument says whether a stream ends with the usage."""
+    """The parts that differ among endpoints. `kind`: that of `bodies.read_request`. `shape_of`: makes the answer's
+    Shape; its second argument says whether a stream ends with the usage."""
 
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]

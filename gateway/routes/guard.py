@@ -23,7 +23,7 @@ from gateway.http.exchange import line_of
 from gateway.log import LineCaller
 from gateway.services import Services
 
-COOKIE = "laneway_session"  # plus the port that the browser sees; over https HOST_PREFIX goes before it
+COOKIE = "laneway_session"  # plus the port that the browser sees; over https prefixed with HOST_PREFIX
 HOST_PREFIX = "__Host-"  # browsers accept such a cookie only over https and only from the host itself
 CSRF_HEADER = "x-csrf-token"
 PORT_CHARS_MAX = 5

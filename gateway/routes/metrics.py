@@ -21,7 +21,7 @@ from gateway.views.engine_metrics import merge_metrics
 
 TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 AREA = {"area": "engine"}
-BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope: this request came to gateway.metrics_address
+BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope: this request arrived at gateway.metrics_address
 ON_LISTENER = ("/metrics", "/health", "/health/live", "/health/ready")
 
 

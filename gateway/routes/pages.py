@@ -49,8 +49,8 @@ def encode_cursor(place: ReportCursor) -> str:
 
 
 def decode_cursor(token: str, start: int, step: int, groups: int) -> ReportCursor:
-    """The cursor in a `page` parameter. `start` and `step` in microseconds, and the number of `groups`, are those of
-    the request. Raises InvalidRequest for a cursor of another request."""
+    """The cursor in a `page` parameter. `start` and `step` in microseconds, and the number of `groups`, belong to the
+    request. Raises InvalidRequest for a cursor of another request."""
     refused = InvalidRequest(f"'page' is {token!r}, which is not a page of this request.", param="page")
     try:
         word = token.removeprefix(PREFIX).encode()

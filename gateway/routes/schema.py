@@ -171,7 +171,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_restore_path(paths: dict[str, Any]) -> dict[str, Any]:
-    """Describe POST /v1/admin/models/{model} as a path of its own, …/restore. The framework cannot route it as one: a
+    """Describe POST /v1/admin/models/{model} as a separate path, …/restore. The framework cannot route it separately: a
     model's name may contain slashes, so the parameter takes the rest of the path."""
     *_, model = [path for path in paths if path.startswith("/v1/admin/models/")]
     operations = dict(paths[model])

@@ -38,9 +38,9 @@ LOST_MESSAGE = "The gateway that made this response was lost."
 REQUEST_PREFIX, RESPONSE_PREFIX = "req_", "resp_"  # of the ids of a request and of its response
 
 _log = logging.getLogger(__name__)
-# "cancelled": the group is written, and a client has cancelled the response. "gone": nothing is written, as the row was
-# deleted or the response has ended. "lost": nothing is written, as the Auditor took this gateway for dead and ended the
-# hold.
+# "cancelled": the group is written, and a client has cancelled the response. "gone": nothing is written, because the
+# row was deleted or the response has ended. "lost": nothing is written, because the Auditor took this gateway for dead
+# and ended the hold.
 WriteResult = Literal["written", "cancelled", "gone", "lost"]
 # The `usage` of a response object, of prompt, cached and completion tokens.
 UsageData = Callable[[Checkpoint], dict[str, Any]]
@@ -89,7 +89,7 @@ class BackgroundState(msgspec.Struct, frozen=True):
 
 
 class BackgroundStore:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, database: Database, gateway_id: str, keys: TextKeys, usage_data: UsageData) -> None:
         self._database = database
@@ -155,7 +155,7 @@ class BackgroundStore:
         await self._database.write_in_background(lambda connection: connection.execute(row).rowcount)
 
     async def cancelled_ids(self) -> list[str]:
-        """The responses of this gateway that a client wants to end. Raises DatabaseUnavailable."""
+        """The responses of this gateway that a client has asked to cancel. Raises DatabaseUnavailable."""
         query = sa.select(responses.c.id).where(responses.c.gateway_id == self._gateway_id)
         query = query.where(responses.c.status.in_(UNENDED), responses.c.cancel_requested)
         return await self._database.read(lambda connection: list(connection.execute(query).scalars()))

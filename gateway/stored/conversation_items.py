@@ -14,8 +14,8 @@ Item = dict[str, Any]
 
 
 class _Kind(NamedTuple):
-    """A type of items. `fields`: what is stored besides id, type and status; all of them are texts, or lists of parts
-    with a text. Hints, whose values may be anything, are left out."""
+    """A type of items. `fields`: the stored fields besides id, type and status; all of them are texts, or lists of
+    parts with a text. Hints, whose values may be anything, are left out."""
 
     id_prefix: str
     fields: tuple[str, ...]
@@ -41,13 +41,13 @@ class _Answer(msgspec.Struct):
     output: list[Item]
 
 
-# Floats by Python, which reads those beyond its range as infinity: the request was accepted with them.
+# Floats are read by Python, which reads numbers beyond its range as infinity: the request was accepted with them.
 _read_items = msgspec.json.Decoder(list[Any], float_hook=float).decode
 _read_answer = msgspec.json.Decoder(_Answer).decode
 
 
 class TurnItems(msgspec.Struct, frozen=True):
-    """What a response adds to a conversation: the items of its request (a JSON array), and those of its answer (the
+    """The items that a response adds to a conversation: the items of its request (a JSON array), and of its answer (the
     response object)."""
 
     conversation_id: str
@@ -60,8 +60,8 @@ class TurnItems(msgspec.Struct, frozen=True):
 
 
 def items_to_store(items: Sequence[Item], taken: Collection[str]) -> list[Item]:
-    """The items that a conversation stores, each with an id. An item keeps its id, unless that is `taken` by another
-    item of the conversation or is not an ITEM_ID."""
+    """The items that a conversation stores, each with an id. An item's id does not change, unless it is `taken` by
+    another item of the conversation or is not an ITEM_ID."""
     found = []
     known = set(taken)
     for item in items:

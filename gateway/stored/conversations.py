@@ -63,7 +63,7 @@ def item_not_found(item_id: str) -> errors.NotFound:
 
 
 class ConversationStore:
-    """Of one gateway process. Its methods raise NotFound for an id that is unknown, another tenant's or expired, and
+    """One per gateway process. Its methods raise NotFound for an id that is unknown, another tenant's or expired, and
     DatabaseUnavailable."""
 
     def __init__(self, database: Database, keys: TextKeys, quotas: ResponseQuotas) -> None:
@@ -196,7 +196,8 @@ class ConversationStore:
         return await self._database.write_in_background(delete)
 
     async def prompt_items(self, tenant_id: str, conversation_id: str) -> list[msgspec.Raw]:
-        """All items, for the prompt of a request with `conversation`. Raises ContextLengthExceeded."""
+        """All items of the conversation, for the prompt of a request with `conversation`. Raises
+        ContextLengthExceeded."""
 
         def read(connection: sa.Connection) -> list[msgspec.Raw]:
             row, key = self._found(connection, tenant_id, conversation_id, param="conversation")
@@ -214,7 +215,7 @@ class ConversationStore:
     # ---- parts
 
     async def _check_quotas(self, tenant_id: str, size: int, *, rows: int = 0) -> None:
-        """In a reader's thread: the sums of a tenant with many rows must not delay the ledger's writes."""
+        """Check in a reader's thread: the sums of a tenant with many rows must not delay the ledger's writes."""
         await self._database.read(lambda c: check_quotas(c, self._quotas, tenant_id, size, rows=rows))
 
     def _found(
@@ -369,7 +370,7 @@ def _size(items: Sequence[Item]) -> int:
 
 
 def metadata_place(conversation_id: str) -> str:
-    """To which the text is bound, as that of `item_place` is."""
+    """The associated data of the metadata's encryption, like that of `item_place`."""
     return f"{conversation_id} metadata"
 
 

@@ -1,4 +1,4 @@
-"""What a tenant may have stored: its quotas, and how long a conversation may be."""
+"""The limits of a tenant's stored data: its quotas, and the length of a conversation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_STORED = ", or send 'store': false"
 
 
 class ResponseQuotas(msgspec.Struct, frozen=True):
-    """Of one tenant: of its responses and conversations together."""
+    """The quotas of one tenant, for its responses and conversations together."""
 
     count_max: int
     bytes_max: int

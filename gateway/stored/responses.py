@@ -49,7 +49,7 @@ class StoredTurn(msgspec.Struct, frozen=True):
 
 
 class ResponseStore:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, database: Database, gateway_id: str, keys: TextKeys, quotas: ResponseQuotas) -> None:
         self._database = database
@@ -139,8 +139,8 @@ class ResponseStore:
         return await self._database.write_in_background(delete)
 
     async def conversation(self, tenant_id: str, response_id: str) -> list[StoredTurn] | None:
-        """The response and all those before it, the first one first. None: one of them is unknown, another tenant's or
-        expired. Raises ContextLengthExceeded, DatabaseUnavailable."""
+        """The response and all earlier responses of its chain, the earliest first. None: one of them is unknown,
+        another tenant's or expired. Raises ContextLengthExceeded, DatabaseUnavailable."""
         if not RESPONSE_ID.fullmatch(response_id):
             return None
 
@@ -201,8 +201,8 @@ def delete_unreadable(connection: sa.Connection) -> int:
 
 
 def is_orphaned() -> sa.ColumnElement[bool]:
-    """Whether a response's gateway is dead: it has no lease. The Auditor deletes the leases of dead gateways. A lease
-    that has run out proves nothing: after the database was unavailable, those of living gateways have run out too."""
+    """Whether a response's gateway is dead: it has no lease. The Auditor deletes the leases of dead gateways. An
+    expired lease proves nothing: after the database was unavailable, the leases of live gateways have expired too."""
     return responses.c.gateway_id.not_in(sa.select(leases.c.gateway_id))
 
 
@@ -241,7 +241,7 @@ def _chain(connection: sa.Connection, tenant_id: str, response_id: str) -> list[
 
 
 def input_place(response_id: str) -> str:
-    """To which a response's input is bound, as its answer is to `answer_place`."""
+    """The associated data of the encryption of a response's input; `answer_place` is that of its answer."""
     return f"{response_id} input"
 
 

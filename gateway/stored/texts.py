@@ -1,7 +1,7 @@
 """Encrypts the texts that are stored for a tenant: AES-256-GCM under a random key of the tenant's.
 
 The table text_keys has the key, encrypted with the server secret. Deleting the key makes every stored text of the
-tenant unreadable, even with the database and the server secret at hand. The row of a deleted key remains, without the
+tenant unreadable, even with the database and the server secret. The row of a deleted key remains, without the
 key, until `scrub` has removed the key's bytes from the database's files.
 """
 
@@ -119,7 +119,7 @@ def delete_text_key(connection: sa.Connection, tenant_id: str) -> None:
 
 @contextlib.contextmanager
 def _overwriting(connection: sa.Connection) -> Iterator[None]:
-    """SQLite overwrites with zeros what is deleted in the block."""
+    """Within the block SQLite overwrites deleted data with zeros."""
     if connection.dialect.name != "sqlite":
         yield
         return

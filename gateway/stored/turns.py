@@ -111,7 +111,7 @@ class OpenTurn:
         return before + _NOT_STORED + after
 
     def added_items(self, status: str, response: bytes) -> TurnItems | None:
-        """What the conversation gets when the turn ends with this response object; None: nothing."""
+        """The items that are added to the conversation when the turn ends with this response object; None: none."""
         if self._conversation_id is None or status not in _ANSWERED:
             return None
         return TurnItems(self._conversation_id, self._items, response)
@@ -191,8 +191,8 @@ def _conversation_id(field: object) -> str | None:
 
 
 def refuse_without_turn(previous: str | None, conversation_id: str | None) -> None:
-    """Refuse a request that continues what is not stored for its tenant. Raises PreviousResponseNotFound,
-    InvalidRequest."""
+    """Refuse a request that continues a response or conversation that is not stored for its tenant. Raises
+    PreviousResponseNotFound, InvalidRequest."""
     if previous is not None:
         raise not_found(previous)
     if conversation_id is not None:

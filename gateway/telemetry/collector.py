@@ -29,8 +29,8 @@ class ExportFailed(Exception):
 
 
 class Collector:
-    """The address of a collector, and how to send to it. Each export has a connection of its own: there is one a
-    second, and no connection is left that could be half dead."""
+    """The address of a collector, and how to send to it. Each export opens a new connection: there is one export a
+    second, and a half-dead connection is never reused."""
 
     def __init__(self, endpoint: str, headers_file: str, timeout_s: float) -> None:
         """`endpoint`: http or https; without a path, TRACES_PATH. `headers_file`: of `read_headers`, read for every

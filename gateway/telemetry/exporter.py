@@ -72,7 +72,7 @@ class TraceExporter:
             self._full.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(EXPORT_S):
@@ -98,7 +98,7 @@ class TraceExporter:
             self._queue.clear()
 
     async def _encode_batch(self) -> bool:
-        """Encode the next requests, unless there is a batch. Returns whether there is one."""
+        """Encode the next requests, unless a batch is pending. Returns whether a batch is pending now."""
         while self._queue and self._batch_requests < BATCH_MAX:
             try:
                 self._batch += spans_of(self._queue.popleft())

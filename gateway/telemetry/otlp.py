@@ -34,7 +34,7 @@ class AnswerMalformed(Exception):
 
 
 class PartialSuccess(msgspec.Struct, frozen=True):
-    """What a collector did not accept of an export that it answered with 200."""
+    """The spans that a collector rejected of an export that it answered with 200."""
 
     rejected_spans: int = 0
     message: str = ""
@@ -121,7 +121,7 @@ def span(
 
 
 def envelope(resource: Mapping[str, str], scope: str, version: str) -> tuple[bytes, bytes]:
-    """What `export_request` needs besides spans: an encoded Resource and an encoded InstrumentationScope."""
+    """The further arguments of `export_request`: an encoded Resource and an encoded InstrumentationScope."""
     attributes = [attribute(RESOURCE_ATTRIBUTE, name, value) for name, value in resource.items()]
     scoped = field(b"\x0a", scope.encode()) + field(b"\x12", version.encode())
     return field(b"\x0a", b"".join(attributes)), field(b"\x0a", scoped)

@@ -29,7 +29,7 @@ def note_error(line: RequestLine, error: ApiError) -> None:
 
 
 def model_name(asked: str | None) -> str | None:
-    """The model that a request asked for, if it can be a name; None: it is no name, and may be a text."""
+    """The model that a request named, if the value can be a name; None: the value is no name, and may be a text."""
     return asked if asked is not None and _MODEL.fullmatch(asked) else None
 
 

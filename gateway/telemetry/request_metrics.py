@@ -1,7 +1,7 @@
 """`gen_ai_*`: the metrics of OpenTelemetry's GenAI conventions, as Prometheus spells them.
 
 The number of series is bounded: at most MODELS_MAX names of base models, and tenants, keys and adapters are no labels.
-The durations by model are not sliced by `guided` and `cache`, and those that are sliced have no model.
+The durations by model are not sliced by `guided` and `cache`, and the sliced durations have no model.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gateway.log import RequestLine, RequestRecord, RequestTimes, TextTimes
 from gateway.telemetry import names
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, SPAN_ATTRIBUTE, AttributeValue, attribute, span
 
-TEXTS_MAX = 16  # of a request: further texts have no spans of their own
+TEXTS_MAX = 16  # of a request: further texts have no spans
 CACHED_MAX = 1024  # encoded groups of attributes
 _SECOND = 1_000_000_000  # in nanoseconds
 
@@ -64,7 +64,7 @@ class SpanWriter:
 
 
 def spans_of(request: TracedRequest) -> list[bytes]:
-    """As fields of a ScopeSpans. Takes some 50 µs."""
+    """The spans as fields of a ScopeSpans. Takes some 50 µs."""
     record, times = request.line.record, request.line.times
     writer = SpanWriter(request)
     failed = _has_failed(record)
@@ -100,8 +100,8 @@ def _add_generation(writer: SpanWriter, root: bytes, record: RequestRecord, time
 
 
 def _add_phases(writer: SpanWriter, parent: bytes, text: TextTimes, label: bytes) -> None:
-    """What the engine did. Its arrival there is taken for the moment of its submission; the two differ by the way of
-    one frame."""
+    """Add the spans of the engine's phases. Its arrival there is taken for the moment of its submission; the two differ
+    by the way of one frame."""
     if text.queue_s is None:
         return
     began_s, ended_s = text.submitted_s, text.ended_s

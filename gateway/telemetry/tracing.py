@@ -54,7 +54,7 @@ class Tracing:
             line.record.trace_id = trace_id.hex()
 
     def problem(self) -> str | None:
-        """As `TraceExporter.problem`."""
+        """See `TraceExporter.problem`."""
         return None if self.exporter is None else self.exporter.problem()
 
     async def run(self) -> None:
@@ -63,7 +63,7 @@ class Tracing:
             await self.exporter.run()
 
     async def close(self) -> None:
-        """As `TraceExporter.close`."""
+        """See `TraceExporter.close`."""
         if self.exporter is not None:
             await self.exporter.close()
 

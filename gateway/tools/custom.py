@@ -9,7 +9,7 @@ from gateway.tools.definitions import CUSTOM_ARGUMENT
 
 HEAD_CHARS_MAX = 128
 _HEAD = re.compile(r'\s*\{\s*"' + CUSTOM_ARGUMENT + r'"\s*:\s*"')
-# What a JSON string is made of. A surrogate pair is one character.
+# The pieces of a JSON string. A surrogate pair is one character.
 _TOKEN = re.compile(
     r'[^"\\]+|"|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -56,7 +56,7 @@ class InputReader:
             if token is None:
                 if not last and len(text) - at < _ESCAPE_CHARS_MAX:
                     break
-                shown.append(text[at])  # no JSON: as it is
+                shown.append(text[at])  # no JSON: copied unchanged
                 at += 1
                 continue
             at = token.end()

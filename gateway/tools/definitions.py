@@ -1,4 +1,4 @@
-"""Tools, output formats and reasoning as a request asks for them, in no dialect's words."""
+"""Tools, output formats and reasoning of a request, in neutral types."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """What the text of the answer must be. `param`: the field of the request, for messages. `schema`: a JSON Schema;
+    """The required form of the answer's text. `param`: the field of the request, for messages. `schema`: a JSON Schema;
     None: any JSON object. `text`: a regular expression or a Lark grammar. `compact`: JSON without white space between
     its tokens."""
 
@@ -71,7 +71,7 @@ class OutputFormat(msgspec.Struct, frozen=True):
 
 
 class ReasoningRequest(msgspec.Struct, frozen=True):
-    """How the model is to reason before it answers. `enabled`: None leaves it to the model's template. `tokens_max`:
+    """The requested reasoning before the answer. `enabled`: None leaves it to the model's template. `tokens_max`:
     ids of reasoning after which the engine ends it. `effort`: the caller's word. `shown`: the answer has the reasoning.
     `summarized`: the answer has it as its own summary.
     `field`, `effort_field`: the request's fields, named in `laneway-ignored` where the model cannot follow them."""
@@ -86,7 +86,7 @@ class ReasoningRequest(msgspec.Struct, frozen=True):
 
 
 class Tooling(msgspec.Struct, frozen=True):
-    """All that a request says about tools, the form of the answer and reasoning. `text_only`: the endpoint answers with
+    """A request's tools, form of the answer, and reasoning. `text_only`: the endpoint answers with
     text, without calls and without reasoning apart from it; a grammar begins with the answer."""
 
     tools: list[ToolSpec] = []

@@ -73,8 +73,8 @@ _COMMON = {
 
 def escaped_lark(text: str, *, also: str = "") -> str:
     """The grammar of the texts inside a JSON string, with their shortest escapes. `also`: characters that are escaped
-    by their code though JSON does not ask for it. Raises GrammarRefused for what has no form inside JSON, with its
-    line."""
+    by their code though JSON does not require it. Raises GrammarRefused, with the line, for a rule that has no form
+    inside JSON."""
     parsed = _Reader(text, Escapes(also))
     parsed.read()
     return _Forms(_Rules(parsed)).write()

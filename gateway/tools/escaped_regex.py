@@ -14,7 +14,7 @@ import msgspec
 
 from engine.text.json_schemas import GrammarRefused
 
-# The tail of each character that JSON cannot have as it is. The other control characters are not served.
+# The escape, after the backslash, of each character that JSON must escape. The other control characters are not served.
 TAILS = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 REPEATS_MAX = 1000
 OPTIONAL_MAX = 32  # each one repeats what follows it
@@ -152,7 +152,7 @@ class Escapes:
         return self._set(f"[\\x{{{ord(first):x}}}-\\x{{{ord(last):x}}}]", ignore_case=False)
 
     def regex(self, pattern: str, flags: str = "") -> Tree:
-        """Raises GrammarRefused for what has no form inside JSON."""
+        """Raises GrammarRefused for an expression that has no form inside JSON."""
         return _Parser(self, pattern, flags).parse()
 
     def _char(self, char: str, spelled: str, ignore_case: bool) -> Tree:
@@ -223,7 +223,7 @@ class Escapes:
 
 
 def _char_of(spelled: str) -> str | None:
-    """The one character that a piece of an expression stands for; None for a class."""
+    """The character that a piece of an expression matches; None for a class."""
     if spelled[0] != "\\":
         return spelled
     kind, code = spelled[1], spelled[2:].strip("{}")

@@ -1,5 +1,5 @@
 """How models write calls. Each format is one definition: it yields the grammar that the engine enforces, the reader of
-what the model writes, and the text of calls in a history for a template that knows no tools."""
+the model's output, and the text of calls in a history for a template that knows no tools."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class JsonFormat:
             tokens = ["{", '"name"', ":", " ", json.dumps(tool.name), ",", " ", f'"{framing.arguments_key}"', ":", " "]
             if framing.open or output is None or output.kind != "json":
                 tokens = ["".join(tokens)]
-            # llguidance's lexer takes the longest lexeme: beside a JSON output each token must be a lexeme of its own.
+            # llguidance's lexer takes the longest lexeme: beside a JSON output each token must be a separate lexeme.
             arguments = add_arguments(rules, f"input_{index}", tool, mode)
             rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments} "}}"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
@@ -140,7 +140,7 @@ class JsonFormat:
 
 
 class NamedFormat:
-    """Calls are a name and a JSON object behind it. The model may write an id of its own between them."""
+    """Calls are a name and a JSON object behind it. The model may write its own id between them."""
 
     name = "mistral_args"
     markers = (OPEN, ARGUMENTS, CALL_ID)

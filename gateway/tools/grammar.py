@@ -79,7 +79,8 @@ def add_input(rules: Rules, name: str, text: str, *, also: str = "") -> str:
 
 def loose_tools(tools: Sequence[ToolSpec], refused: Collection[str]) -> frozenset[str]:
     """The names of tools that are not strict and whose schema is not followed: the tool is in `refused`, the schema is
-    no object's or has an unsupported keyword, or it exceeds LOOSE_SCHEMA_CHARS_MAX together with those before it."""
+    no object's or has an unsupported keyword, or it exceeds LOOSE_SCHEMA_CHARS_MAX together with the schemas before
+    it."""
     found = set()
     chars = 0
     for tool in tools:
@@ -138,7 +139,7 @@ def text_with(marker: str) -> str:
 
 
 def lark(start: str, rules: Rules) -> str:
-    """A whole grammar. A rule whose name begins with @ is a grammar of its own, with names of its own."""
+    """A whole grammar. A rule whose name begins with @ is a separate grammar, with separate names."""
     own = {name: body for name, body in rules.items() if name[0] != "@"}
     text = "\n".join(["%llguidance {}", f"start: {start}", *[f"{name}: {body}" for name, body in own.items()], ""])
     if len(own) == len(rules):

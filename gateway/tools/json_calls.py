@@ -22,7 +22,7 @@ from gateway.tools.scanning import (
 
 
 class JsonFraming(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands around the objects. With `close` a section has one call; without it a section is a list. `list_open`
+    """The text around the objects. With `close` a section has one call; without it a section is a list. `list_open`
     and `list_close` are written as they are here, and read with any white space."""
 
     open: str = ""

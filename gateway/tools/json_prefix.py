@@ -22,8 +22,8 @@ def complete_object(text: str) -> dict[str, Any]:
 
 
 def _cuts(text: str) -> list[tuple[int, str]]:
-    """Places at which a value may be whole, with the brackets that close what is open there: behind a bracket and
-    before a comma, outside of strings. The last 64 alone."""
+    """Positions at which a value may be whole, each with the brackets that close it: behind a bracket and before a
+    comma, outside of strings. Only the last 64 positions."""
     opened: list[str] = []
     cuts: list[tuple[int, str]] = []
     in_string = escaped_until = 0

@@ -1,5 +1,5 @@
-"""How one model speaks of tools and reasoning: found by rendering its chat template with marked values, or named by the
-operator in `[[models]] tools`."""
+"""The dialect of one model for tools and reasoning: found by rendering its chat template with marked values, or named
+by the operator in `[[models]] tools`."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def dialect_of(tokenizer: Tokenizer, override: str | None = None) -> ModelDialec
 
 
 def _rendered_call(tokenizer: Tokenizer) -> str | None:
-    """A conversation with a call as the template renders it, without what it says about tools before; None if the
-    template ignores tools or calls."""
+    """A conversation with a call as the template renders it, without the template's text about tools before it; None if
+    the template ignores tools or calls."""
     tool = ToolSpec(_TOOL, "", {"type": "object", "properties": {_VALUE: {"type": "string"}}})
     call = {"name": _TOOL, "arguments": {_VALUE: _VALUE}}
     message = {

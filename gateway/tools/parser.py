@@ -53,7 +53,8 @@ class _Phase(enum.Enum):
 
 
 class AnswerParser:
-    """For one text. `framing` counts the characters that stand in no part: markers, and what frames a call."""
+    """The parser of one text. `framing` counts the characters that stand in no part: markers, and what frames a
+    call."""
 
     def __init__(self, syntax: AnswerSyntax, new_id: Callable[[], str] | None = None) -> None:
         self._syntax = syntax
@@ -171,7 +172,8 @@ class AnswerParser:
         return False
 
     def _content_before_calls(self, *, last: bool) -> bool:
-        """In a format without a marker: an object at the beginning of the answer may be a call."""
+        """The content before calls, for a format without a marker: an object at the beginning of the answer may be a
+        call."""
         if self._begins:
             size = self._size_before_object(last=last)
             if size is None:

@@ -1,4 +1,4 @@
-"""What a reader of calls is."""
+"""The interface of a reader of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 class ReadState(enum.Enum):
     MORE = "more"  # everything that could be decided is consumed
     DONE = "done"  # the section of calls is over
-    FAILED = "failed"  # what is not consumed is text of the answer
+    FAILED = "failed"  # unconsumed characters are text of the answer
 
 
 class CallOpened(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +37,6 @@ class CallReader(Protocol):
     """Reads one section of calls, from its first character on. It is new for each section."""
 
     def read(self, text: str, events: list[ReadEvent], *, last: bool) -> tuple[int, ReadState]:
-        """Read from the beginning of `text`, which is what was not consumed before, and what arrived since. Returns
-        the characters consumed, and what follows. `last`: no more text arrives."""
+        """Read from the beginning of `text`: the characters that were not consumed before, and the newly arrived ones.
+        Returns the number of consumed characters, and the next state. `last`: no more text arrives."""
         ...

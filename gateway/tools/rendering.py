@@ -112,7 +112,7 @@ def _object(arguments: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def instructions(format_: ToolFormat, tools: Sequence[ToolSpec]) -> str:
-    """What the system message says about tools where the template says nothing; the words are Qwen's."""
+    """The system message's text about tools, for a template without such a text; the words are Qwen's."""
     described = "\n".join([json.dumps(tool.definition(), ensure_ascii=False) for tool in tools])
     example = format_.spell_calls([("function-name", {"argument-name": "value"})])
     return (

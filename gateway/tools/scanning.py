@@ -49,7 +49,7 @@ class AnswerMarkers:
         return self._any.sub(lambda match: self._texts[match.group()], text)
 
     def find_symbol(self, text: str) -> int:
-        """Where the first symbol of an id is; -1: there is none."""
+        """The index of the first symbol of an id; -1: not found."""
         match = None if self._any is None else self._any.search(text)
         return -1 if match is None else match.start()
 
@@ -194,7 +194,7 @@ class JsonObjectScanner:
         self.done = False
 
     def push_text(self, text: str) -> int:
-        """How many characters of `text` belong to the object."""
+        """The number of characters of `text` that belong to the object."""
         at = 0
         if self._escaped and text:
             self._escaped = False

@@ -30,7 +30,7 @@ _HEAD_BYTES = 1 + MODEL_BYTES
 
 
 class ReasoningKeys(msgspec.Struct, frozen=True):
-    """Of one tenant. `keys`: the key that seals first; the others open as well."""
+    """The keys of one tenant. `keys`: the key that seals first; the others open as well."""
 
     tenant: str
     keys: list[bytes]
@@ -98,7 +98,7 @@ class ReasoningReader(msgspec.Struct, frozen=True):
         return text
 
     def _text(self, sealed: Mapping[str, str], model: str) -> str | None:
-        """As `ReasoningKeys.open`. Raises InvalidEncryptedContent."""
+        """See `ReasoningKeys.open`. Raises InvalidEncryptedContent."""
         try:
             return self.keys.open(sealed["blob"], model)
         except ValueError as error:

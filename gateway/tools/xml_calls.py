@@ -41,8 +41,8 @@ class _Phase(enum.Enum):
 
 
 class XmlCallReader:
-    """Implements `CallReader`. The arguments become a JSON object. A text is passed on as it arrives; every other value
-    once it is whole: as it is where it is JSON, else as a text."""
+    """Implements `CallReader`. The arguments become a JSON object. A text is passed on as it arrives. Every other value
+    is passed on once it is whole: unchanged if it is JSON, else as a text."""
 
     def __init__(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers, opens: str, closes: str) -> None:
         self._tools = tools
@@ -167,7 +167,7 @@ class XmlCallReader:
 
 
 def _tag_name(text: str, matched: Matched) -> tuple[str, int, MatchState]:
-    """The name that ends with `>`, behind what was matched: the name, where its tag ends, and whether it is whole."""
+    """The name that ends with `>`, behind the match: the name, the end of its tag, and whether it is whole."""
     if matched.state is not MatchState.FULL:
         return "", 0, matched.state
     end = text.find(">", matched.end)

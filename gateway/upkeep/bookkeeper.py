@@ -1,5 +1,6 @@
-"""Keeps the books while the gateway serves: folds usage into the roll-ups, records what the engine made, reconciles
-every minute, and sets the gauges of imbalances and exceeded budgets. It ends no hold and changes no ledger entry.
+"""Keeps the books while the gateway serves: folds usage into the roll-ups, records the engine's token counts,
+reconciles every minute, and sets the gauges of imbalances and exceeded budgets. It ends no hold and changes no ledger
+entry.
 """
 
 from __future__ import annotations

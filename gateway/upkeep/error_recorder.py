@@ -135,7 +135,7 @@ class ErrorRecorder:
         return [values[name] for name in _INSERT.columns]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:

@@ -1,7 +1,6 @@
-"""Runs the exports that operators ordered, one at a time, each in a process of its own.
+"""Runs the exports that operators ordered, one at a time, each in a separate process.
 
-It stores the names that billing does not know, starts the process, and keeps the files of all exports within
-`bytes_max`.
+It stores the names that billing does not know, starts the process, and limits the files of all exports to `bytes_max`.
 """
 
 from __future__ import annotations

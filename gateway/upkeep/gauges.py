@@ -1,5 +1,5 @@
-"""Gauges of one gateway process that are measured whenever /metrics is read: what keeps it from serving, its journal,
-its disk and its drain.
+"""Gauges of one gateway process that are measured whenever /metrics is read: its problems, its journal, its disk and
+its drain.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def connectors_finding(states: Sequence[ConnectorState], after_s: float) -> Find
 
 
 def disk_finding(free: int, least: int) -> Finding:
-    """Of a disk with `free` bytes; with less than `least`, no new request is admitted."""
+    """The finding for a disk with `free` bytes; with less than `least`, no new request is admitted."""
     detail = f"the disk of the journal has {free} bytes left; with less than {least} no new request is admitted"
     if free < least:
         return "down", detail
@@ -342,7 +342,7 @@ def disk_finding(free: int, least: int) -> Finding:
 
 
 def certificates_finding(expiries: Mapping[str, float], now: float) -> Finding:
-    """Of certificates by their moments of expiry, in Unix seconds; 0: the file cannot be read."""
+    """The finding for certificates by their times of expiry, in Unix seconds; 0: the file cannot be read."""
     certificate, expires_at = min(expiries.items(), key=lambda item: item[1])
     if expires_at == 0:
         return "down", f"the certificate of {certificate} cannot be read"

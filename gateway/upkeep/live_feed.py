@@ -1,6 +1,7 @@
 """Events about an engine for everyone who watches it: one snapshot a second for all watchers, none without watchers.
 
-A slow watcher gets only the latest event and misses those before; nothing waits for it. Nothing here knows HTTP.
+A slow watcher gets only the latest event and misses earlier ones; no other part waits for it. This module knows no
+HTTP.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Watcher:
         self._news = asyncio.Event()
 
     async def next(self, patience_s: float) -> bytes | None:
-        """The latest event; b"" if none comes within `patience_s`; None when the watch has ended."""
+        """The latest event; b"" if no event is published within `patience_s`; None when the watch has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._news.wait()
@@ -60,7 +61,7 @@ class Watcher:
         return event or b""
 
     def offer(self, event: bytes) -> None:
-        """Make this the next event, in place of one that was not read."""
+        """Make this the next event, replacing an unread one."""
         self._event = event
         self._news.set()
 
@@ -95,7 +96,7 @@ class WatcherLimits:
 
 
 class LiveFeed:
-    """Of one engine, over this process's own connection to it. `open` returns a new watcher."""
+    """The feed of one engine, over this process's own connection to it. `open` returns a new watcher."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class LiveFeed:
         return snapshot
 
     async def _latest_snapshot(self, age_s_max: float) -> tuple[str, Snapshot]:
-        """As `latest_snapshot`, with the engine's name."""
+        """Like `latest_snapshot`, with the engine's name."""
         name, engine = self._find_engine()
         if engine.ready and self._snapshot is not None:
             at, of, snapshot = self._snapshot
@@ -187,7 +188,7 @@ class LiveFeed:
             for watcher in list(self._watchers):
                 watcher.end_watch()
             self._watchers.clear()
-        elif self._watchers and not self._closed:  # a watcher came while the task was being cancelled
+        elif self._watchers and not self._closed:  # a watcher connected while the task was being cancelled
             self._task = asyncio.create_task(self._run(), name="live")
             self._task.add_done_callback(self._stopped)
 

@@ -74,7 +74,8 @@ class OpenProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemsView(msgspec.Struct, frozen=True):
-    """What a gateway reads before it checks its parts. `newest`: the id of the newest event, "" without one."""
+    """The rows that a gateway reads before it checks its parts. `newest`: the id of the newest event, "" without
+    events."""
 
     receivers: list[Receiver]
     rows: int
@@ -83,7 +84,7 @@ class ProblemsView(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What one gateway finds about one part."""
+    """One gateway's finding about one part."""
 
     part: str
     host: str
@@ -132,8 +133,8 @@ OUTBOX = WebhookOutbox(
 
 
 def read_problems(connection: sa.Connection) -> ProblemsView:
-    """The webhooks that receive problems, the number of rows about problems, and what an outage of the database would
-    continue."""
+    """The webhooks that receive problems, the number of rows about problems, and the open problems that an outage of
+    the database would continue."""
     rows = [
         int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
         for table in (problems, problem_reports)

@@ -61,7 +61,7 @@ class _OutageNotice:
         return self._known.database is None or self._known.database.status != "down"
 
     def make_event(self, host: str) -> ProblemEvent:
-        """Its id depends on what all gateways have read last, so all of them make the same one."""
+        """Make an event. Its id depends on the rows that all gateways have read, so all of them make the same id."""
         if self.event is None:
             first = min((receiver.id for receiver in self._known.receivers), default="")
             id_ = "evt_" + hashlib.sha256(f"{self._known.newest} {first}".encode()).hexdigest()[:32]
@@ -95,7 +95,7 @@ class _OutageNotice:
         self._delivered.add(receiver.id)
 
     def outage(self) -> Outage | None:
-        """What is to be written after the outage; None: it was too short for an event."""
+        """The event to write after the outage; None: it was too short for an event."""
         return None if self.event is None else Outage(self.event, frozenset(self._delivered))
 
     def _is_due(self, receiver: Receiver, now: float) -> bool:

@@ -64,8 +64,8 @@ class Readiness:
         return count_engines(self._engine)
 
     def public_cause(self, code: str) -> str:
-        """What an operator must repair before requests are no longer refused with this code, in words that anyone may
-        read; "": unknown."""
+        """The part that an operator must repair before requests are no longer refused with this code, in words for any
+        reader; "": unknown."""
         if code == errors.DatabaseDown.code:
             return self._leases.write_fault or self._storage_fault()
         if code == errors.EngineDown.code:
@@ -78,7 +78,7 @@ class Readiness:
         return describe_silent(silent, self._open_models()) if silent else {}
 
     def worker_state(self, *, number: int, pid: int, requests: int) -> WorkerState:
-        """What the worker's socket answers. `requests`: the number of those that run."""
+        """The answer of the worker's socket. `requests`: the number of running requests."""
         return WorkerState(
             number=number,
             pid=pid,

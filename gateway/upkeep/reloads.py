@@ -22,8 +22,8 @@ KNOWN = OF_CALLERS | OF_MODELS | OF_ADAPTERS | OF_ROUTES | UNCACHED
 
 
 class ReloadScope(msgspec.Struct, frozen=True):
-    """What to drop or reload. `callers_of`: the tenants whose cached callers are outdated, where None in the set stands
-    for the operator; None in place of the set: all callers."""
+    """The caches to drop or reload. `callers_of`: the tenants whose cached callers are outdated, where None in the set
+    stands for the operator; None in place of the set: all callers."""
 
     callers_of: frozenset[str | None] | None
     models: bool
@@ -32,7 +32,7 @@ class ReloadScope(msgspec.Struct, frozen=True):
 
 
 def reload_scope(changes: Sequence[Change] | None) -> ReloadScope:
-    """Everything for None, and for a kind of row that only a newer version knows."""
+    """The caches that a write affects: all caches for None, and for a kind of row that only a newer version knows."""
     kinds = frozenset(change.kind for change in changes or ())
     if changes is None or not kinds <= KNOWN:
         return ReloadScope(None, models=True, adapters=True, routes=True)

@@ -1,5 +1,5 @@
-"""Work beside requests on what is stored: deletes what `[retention]` no longer stores, in bounded transactions, adds
-lines of older versions to the audit log's chain, and signs its checkpoints.
+"""Background work on stored rows: deletes rows older than `[retention]` allows, in bounded transactions, adds lines of
+older versions to the audit log's chain, and signs its checkpoints.
 
 It must never delete usage, ledger entries or invoices.
 """
@@ -49,7 +49,7 @@ class Retention:
         self._limit = DELETED_AT_ONCE_SQLITE if database.is_sqlite else DELETED_AT_ONCE
 
     async def run(self, every_s: float = EVERY_S) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.run_once()
@@ -139,14 +139,15 @@ def append_checkpoint(path: Path, made: AuditCheckpoint) -> None:
 
 
 def read_checkpoints(path: Path) -> list[AuditCheckpoint]:
-    """Of a file that `append_checkpoint` wrote; a missing file has none. Raises OSError, msgspec.DecodeError."""
+    """The checkpoints of a file that `append_checkpoint` wrote; a missing file has none. Raises OSError,
+    msgspec.DecodeError."""
     if not path.exists():
         return []
     return [msgspec.json.decode(line, type=AuditCheckpoint) for line in path.read_bytes().splitlines() if line.strip()]
 
 
 def since_restores(connection: sa.Connection, checkpoints: Sequence[AuditCheckpoint]) -> list[AuditCheckpoint]:
-    """The checkpoints without those of a time that a restore from a backup has lost."""
+    """The checkpoints without the checkpoints of a time that a restore from a backup has lost."""
     query = sa.select(restores.c.taken_at, restores.c.began_at).where(restores.c.finished_at.is_not(None))
     lost = connection.execute(query).all()
     return [made for made in checkpoints if not any(row.taken_at < made.at < row.began_at for row in lost)]

@@ -1,4 +1,5 @@
-"""Watches the revision, which every administrative write moves: this process then drops what the write concerns.
+"""Watches the revision, which every administrative write raises: this process then drops the cache entries that the
+write concerns.
 
 While the revision cannot be read, this process does not know of revoked keys: it is not fresh, and admits no request.
 """
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 class RevisionWatch:
     """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`. Its
-    argument is what the writes since the last read concern (None: everything); the writes of one interval are one call.
+    argument is the scope of the writes since the last read (None: all caches); the writes of one interval are one call.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class RevisionWatch:
 
 
 def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:
-    """The revision, what the writes since `known` concern, and the database's clock."""
+    """The revision, the scope of the writes since `known`, and the database's clock."""
     number = revision.read(connection)
     changes = () if number == known else revision.changes_since(connection, known, number)
     return number, changes, database_now(connection)

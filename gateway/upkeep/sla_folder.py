@@ -22,7 +22,7 @@ class SlaFolder:
         self._limit = FOLD_SQLITE_MAX if database.is_sqlite else rollups.FOLD_MAX
 
     async def run(self, every_s: float = FOLD_S) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 await self.fold_rows()

@@ -99,7 +99,7 @@ def _laneway(event: AnyEvent) -> WebhookEvent:
 
 
 def _slack(event: AnyEvent, summary: _Summary) -> dict[str, Any]:
-    """`text` is what notifications show, the blocks what the channel shows."""
+    """Notifications show `text`, and the channel shows the blocks."""
     when = datetime.fromtimestamp(summary.moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     facts = _escape(f"{summary.type} · {summary.severity} · {when} · {event.id}", SLACK_CONTEXT_MAX)
     return {

@@ -205,8 +205,8 @@ class Deliverer:
         return status
 
     async def _address(self, url: SplitResult) -> tuple[str, int]:
-        """The address and the port to connect to. The name is looked up once, so that the checked address is the one
-        that is used. Raises DeliveryFailed."""
+        """The address and the port to connect to. The name is looked up once, so that the checked address is the
+        address that is used. Raises DeliveryFailed."""
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)

@@ -54,7 +54,7 @@ class _KeptManifest(msgspec.Struct):
 
 
 class ContentManifests:
-    """For any thread. `cache`: the directory of kept manifests, which the workers of a host share."""
+    """Thread-safe. `cache`: the directory of kept manifests, which the workers of a host share."""
 
     def __init__(self, store: AdapterStore, cache: Path) -> None:
         self._store = store
@@ -116,7 +116,7 @@ def _make(directory: Path, stamps: list[_Stamp]) -> _KeptManifest:
 
 
 def _stamps(directory: Path) -> list[_Stamp]:
-    """Of the files that belong to the manifest, sorted by name. Raises OSError, ValueError."""
+    """The stamps of the files that belong to the manifest, sorted by name. Raises OSError, ValueError."""
     names = {CONFIG, *weight_names(directory)}
     for path in directory.iterdir():
         is_side_file = path.suffix in SIDE_SUFFIXES and not path.name.startswith(".")

@@ -1,5 +1,5 @@
-"""Which URLs an engine on another host gets for an adapter or a model: this gateway's store, those of other gateways,
-and the object store.
+"""Which URLs an engine on another host gets for an adapter or a model: this gateway's store, the stores of other
+gateways, and the object store.
 """
 
 from __future__ import annotations

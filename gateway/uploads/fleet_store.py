@@ -1,4 +1,4 @@
-"""What a gateway does so that engines on other hosts get its adapters and models: manifests and sources, the listener
+"""Provides a gateway's adapters and models to engines on other hosts: manifests and sources, the listener
 at `fleet.store_address`, and the copies in `fleet.object_store`.
 """
 
@@ -19,7 +19,7 @@ from gateway.uploads.store_server import StoreServer
 
 
 class FleetStore:
-    """One per gateway process. Without the settings of [fleet] it does nothing, and `sources` has none."""
+    """One per gateway process. Without the settings of [fleet] it does nothing, and `sources` is empty."""
 
     def __init__(
         self, config: Config, store: AdapterStore, database: Database, model_paths: Callable[[], Iterable[str]]
@@ -46,7 +46,7 @@ class FleetStore:
             self._server.start()
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled: copy to the object store in rounds."""
+        """Run until cancelled: copy to the object store in rounds."""
         if self._mirror is None:
             await asyncio.Event().wait()
         else:

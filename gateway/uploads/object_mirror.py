@@ -52,7 +52,7 @@ class ObjectMirror:
         self._swept_at = time.monotonic()
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         failures: tuple[type[Exception], ...] = (DatabaseUnavailable, ObjectStoreUnusable, ValueError, *_errors())
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Makes missing slab files of adapters: of those registered before slabs existed, or whose slab file was damaged.
+"""Makes missing slab files: of adapters that were registered before slabs existed, or whose slab file was damaged.
 
-They are made one after another, each in a process of low priority. It must never change what is served: an adapter
-without a slab file is served too, but takes longer to load.
+They are made one after another, each in a process of low priority. It must never change which adapters are served: an
+adapter without a slab file is served too, but takes longer to load.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlabMaker:
         self._failed: set[str] = set()  # contents that this process does not try again
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.make_missing_slabs()

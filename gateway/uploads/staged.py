@@ -24,8 +24,8 @@ from gateway.config.file import Config
 
 @dataclass(slots=True, frozen=True)
 class AdapterBase:
-    """What adapters of a base model must fit. `rank_max`: the largest rank that the engine computes. `slabs`: each
-    adapter is also stored as a slab file, in the engine's memory layout."""
+    """The shape of a base model that its adapters must fit. `rank_max`: the largest rank that the engine computes.
+    `slabs`: each adapter is also stored as a slab file, in the engine's memory layout."""
 
     name: str
     path: Path
@@ -76,7 +76,8 @@ def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> Ad
 
 
 def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> AdapterBase:
-    """As `base_of`; without a name and with several models, the one that the files in `adapter` name as their base."""
+    """As `base_of`; without a name and with several models, the model that the files in `adapter` name as their
+    base."""
     named = base_named(config, models, adapter) if name is None and len(models) > 1 else None
     return named or base_of(config, models, name)
 
@@ -102,8 +103,8 @@ def _base(config: Config, model: BaseModel) -> AdapterBase:
 def stage_directory(
     store: AdapterStore, base: AdapterBase, source: Path, on_bytes: Progress | None = None
 ) -> StagedAdapter:
-    """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` is called with
-    the bytes that were copied, and again with those that were checked. Raises AdapterRefused, OSError, ValueError, and
+    """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` is called with the
+    number of copied bytes, and again with the number of checked bytes. Raises AdapterRefused, OSError, ValueError, and
     leaves no files then."""
     incoming = store.begin_incoming()
     try:

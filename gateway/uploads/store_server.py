@@ -64,7 +64,7 @@ class StoreServer:
         threading.Thread(target=self._server.serve_forever, name="store-server", daemon=True).start()
 
     def close(self) -> None:
-        """Closes the connections, also those that are being served: engines fetch the rest elsewhere. Blocks for half a
+        """Closes all connections, also during a transfer: engines fetch the rest from another source. Blocks for half a
         second. Idempotent."""
         if self._server is not None:
             self._server.shutdown()
@@ -203,8 +203,8 @@ class _StoreHandler(http.server.BaseHTTPRequestHandler):
         _log.info("content.served", extra={"fields": fields})
 
     def _range(self, size: int) -> tuple[int, int] | None:
-        """Start and end of what is requested; None if nothing of it exists. A header of another form is ignored, as
-        HTTP says."""
+        """Start and end of the requested range; None if no byte of it exists. A header of another form is ignored, as
+        HTTP requires."""
         match = RANGE.fullmatch(self.headers.get("Range", ""))
         if match is None:
             return 0, size

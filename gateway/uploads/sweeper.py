@@ -32,7 +32,7 @@ class Sweeper:
         self._unused: set[str] = set()  # contents that no version had in the last round
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.sweep_once()
@@ -59,7 +59,7 @@ class Sweeper:
             return  # the adapter is in use, or the engine is unavailable
 
         def remove(connection: sa.Connection) -> bool:
-            # Every registration takes this lock too: it finds the files in the store, or keeps its own.
+            # Every registration takes this lock too: it finds the files in the store, or stores its own.
             revision.lock(connection)
             if digest in live_digests(connection):
                 return False

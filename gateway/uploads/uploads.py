@@ -41,7 +41,8 @@ STDERR_CHARS_LOGGED = 2000
 FULL_RETRY_S = 5.0
 # The fewest bytes per parameter in an adapter's files (float16, bfloat16).
 ITEM_BYTES_MIN = 2
-# Bytes reserved beyond those received of an upload without Content-Length; also the step in which a reserve shrinks.
+# Bytes reserved beyond the received bytes of an upload without Content-Length; also the step in which a reserve
+# shrinks.
 STEP_BYTES = 8 * 1024 * 1024
 SLAB_POLL_S = 0.05
 
@@ -62,8 +63,8 @@ class UploadView(msgspec.Struct, kw_only=True):
 
 
 class UploadSpace:
-    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond those received, and for
-    the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
+    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond the received bytes, and
+    for the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
 
     def __init__(self, reserve: DiskReserve, announced: int | None, slab_share: float) -> None:
         self._reserve = reserve
@@ -86,7 +87,7 @@ class UploadSpace:
         await asyncio.to_thread(self._resize)
 
     async def keep_slabs(self) -> None:
-        """After the last byte: keep only the slab's space reserved."""
+        """Call it after the last byte: only the slab's space remains reserved."""
         await asyncio.to_thread(self._reserve.resize, self._slab_bytes())
 
     async def release_for(self, slab: Path) -> None:

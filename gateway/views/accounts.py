@@ -325,7 +325,7 @@ class AddedAdapterView(Adapter, frozen=True, kw_only=True):
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not add up in the ledger. `sound` is false only for findings that are faults at any moment."""
+    """Imbalances in the ledger. `sound` is false only for findings that are faults at any moment."""
 
     sound: bool
     findings: Annotated[LedgerAudit, Body(schema_component_key="Findings")]
@@ -366,7 +366,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 def page(
     items: Sequence[Source], limit: int, view: Callable[[Source], Item], cursor: Callable[[Source], str]
 ) -> Page[Item]:
-    """A page of the first `limit` of `items`, of which one more was read to know whether there are more."""
+    """A page of the first `limit` of `items`. The query reads one item more, to know whether a next page exists."""
     shown = items[:limit]
     has_more = len(items) > limit
     return Page(data=[view(one) for one in shown], has_more=has_more, next_page=cursor(shown[-1]) if has_more else None)

@@ -99,7 +99,7 @@ def describe_unready(fleet: MemberGroup) -> str:
 
 
 def why_no_engine_serves(fleet: MemberGroup) -> str | None:
-    """Without an engine's name, as anyone may read it. None: an engine serves."""
+    """Why no engine serves, without an engine's name, because any caller may read it. None: an engine serves."""
     ready = [member for member in fleet.members.values() if member.engine.ready]
     if not ready:
         fault = engine_fault(fleet)
@@ -115,7 +115,7 @@ def why_no_engine_serves(fleet: MemberGroup) -> str | None:
 
 
 def engine_fault(fleet: MemberGroup) -> str:
-    """What an operator must repair so that an engine serves, without an engine's name; "": unknown."""
+    """The part that an operator must repair so that an engine serves, without an engine's name; "": unknown."""
     members = fleet.members.values()
     if makes_no_token(member for member in members if member.engine.ready):
         return "the models of the engine make no tokens"
@@ -169,7 +169,7 @@ def engine_view(name: str, member: Member) -> FleetEngineView:
 
 
 def engine_state(member: Member) -> EngineState:
-    """In one word, the most urgent one."""
+    """The most urgent state, in one word."""
     if not member.engine.ready:
         return "connecting"
     if member.drains_here:
@@ -180,8 +180,8 @@ def engine_state(member: Member) -> EngineState:
 
 
 def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None) -> None:
-    """Let the metrics read the fleet whenever they are shown. `files`: this gateway's certificates, which it shows to
-    engines; None: it has none."""
+    """Let the metrics read the fleet whenever they are scraped. `files`: this gateway's certificates, which it shows to
+    engines; None: it has no certificates."""
 
     def count(state: EngineState) -> int:
         return sum(engine_state(member) == state for member in fleet.members.values())

@@ -1,4 +1,4 @@
-"""What the console shows of a running engine: a snapshot of the engine, with the names that only the gateway knows.
+"""The console's view of a running engine: a snapshot of the engine, with the names that only the gateway knows.
 
 Pure functions: nothing here asks an engine or reads a database. Moments are Unix seconds, with a fraction.
 """

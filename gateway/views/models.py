@@ -107,7 +107,7 @@ class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStates(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway knows of all models now. `refused` and `draining`: by name."""
+    """One gateway's current view of all models. `refused` and `draining`: by name."""
 
     max_tokens_default: int
     infos: Mapping[str, ModelInfo]
@@ -169,7 +169,7 @@ def quality_limits_view(limits: QualityLimits) -> QualityLimitsView:
 
 
 def _reason(model: BaseModel, now: ModelStates, *, paths: bool) -> str | None:
-    """Why it is refused. Without `paths` a general text: errors of unreadable files name their paths."""
+    """Why the model is refused. Without `paths` a general text: errors of unreadable files name their paths."""
     reason = now.refused.get(model.name) if model.active else None
     return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
 

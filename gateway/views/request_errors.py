@@ -81,7 +81,7 @@ def page(
 
 
 def errors_of(connection: sa.Connection, request_ids: Iterable[str]) -> Mapping[str, ErrorRow]:
-    """Errors by request id, without requests that have none."""
+    """Errors by request id; requests without an error are absent."""
     query = _SELECT.where(_errors.request_id.in_(list(request_ids)))
     return {row.request_id: _row(row) for row in connection.execute(query)}
 

@@ -29,7 +29,8 @@ class SilentModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_ages(member: Member) -> Mapping[str, TokenAge]:
-    """By model whose weights are resident; empty for an engine that is not connected, or of an earlier build."""
+    """Token ages by model whose weights are resident; empty for an engine that is not connected, or of an earlier
+    build."""
     beat = member.engine.last_heartbeat
     return {} if beat is None or beat.tokens is None else beat.tokens
 
@@ -61,7 +62,7 @@ def describe_silent(models: Mapping[str, SilentModel], shown: Collection[str] | 
 
 
 def makes_no_token(members: Iterable[Member]) -> bool:
-    """Whether each of these engines has resident models, and each of those owes a token."""
+    """Whether each of these engines has resident models, and each of these models owes a token."""
     ages = [token_ages(member) for member in members]
     return bool(ages) and all(own and all(age.silent for age in own.values()) for own in ages)
 

@@ -1,7 +1,7 @@
 """Tokens by engine process: of settled requests, of checkpoints and of settlements that were too late, and their
 comparison with the engines' own counts.
 
-All new columns are nullable, so that the version before goes on writing to these tables. Its rows name no engine.
+All new columns are nullable, so that the version before can still write to these tables. Its rows name no engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a key may call and from where, and the tags of keys on the usage that they make.
+"""The models and networks that a key is limited to, and the tags of keys on their usage.
 
 All new columns are nullable, so that the version before can still write to these tables. Its rows have no tags. Usage
 with tags that a gateway of that version folds is missing in tag_hours: its hours appear without tags.

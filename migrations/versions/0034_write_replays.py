@@ -1,6 +1,6 @@
 """Answers of administrative writes with an Idempotency-Key; archived tenants and projects; paused webhooks.
 
-Code of the version before ignores the header, lists what is archived, and delivers to paused webhooks.
+Code of the version before ignores the header, lists archived rows, and delivers to paused webhooks.
 """
 
 from __future__ import annotations

@@ -66,12 +66,12 @@ class Snippet:
 
     @property
     def is_agent(self) -> bool:
-        """It calls tools."""
+        """Whether the client calls tools."""
         return self.title.endswith(", an agent") or self.title == "Claude Code"
 
     def filled(self, url: str, model: str) -> str:
-        """With this base URL and model in the place of what it reads from the environment. Raises ValueError where it
-        reads one otherwise."""
+        """The text with this base URL and model in place of the environment variables that it reads. Raises ValueError
+        where it reads one in another way."""
         text, quote = self.text, "" if self.language == "sh" else '"'
         url_read, model_read = FROM_ENVIRONMENT[self.language]
         default = AGENT_MODEL if self.is_agent else DEFAULT_MODEL
@@ -82,7 +82,7 @@ class Snippet:
         return text
 
     def with_places(self) -> str:
-        """With a place for the base URL and one for the model. Raises ValueError as `filled`."""
+        """The text with placeholders for the base URL and the model. Raises ValueError as `filled`."""
         return self.filled(URL_PLACE, MODEL_PLACE)
 
 
@@ -99,7 +99,7 @@ def _snippets_of(page: Path) -> list[Snippet]:
 
 
 def command(language: str, text: str, directory: Path) -> list[str]:
-    """What a person types to run the text. Skips where an interpreter or its packages are missing."""
+    """The command line that runs the text. Skips where an interpreter or its packages are missing."""
     if language == "sh":
         if shutil.which("curl") is None:
             missing_service("curl", "it is not in the path")

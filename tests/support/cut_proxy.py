@@ -1,4 +1,5 @@
-"""A TCP proxy before PostgreSQL that a test can cut: the database is away, and whether a commit took place unknown."""
+"""A TCP proxy before PostgreSQL that a test can cut: the database is unavailable, and the outcome of a commit
+unknown."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class TwoEngines(Stack):
     def prepared(
         cls, directory: Path, model_dir: Path, *, toml: str = "", fake: dict[str, Any] | None = None
     ) -> TwoEngines:
-        """Not started. `toml` adds to laneway.toml."""
+        """A prepared stack that is not started. `toml` adds to laneway.toml."""
         listed = "".join(f'[[engines]]\nname = "{name}"\naddress = "unix:{directory}/{name}.sock"\n' for name in NAMES)
         url = f"sqlite:///{directory}/laneway.db"
         return cls(directory, url, model_dir, fake=fake or {}, toml=f"{listed}[fleet]\nresume_wait_s = 60\n{toml}")

@@ -1,5 +1,5 @@
-"""What a newer description of the API takes away from an older one: paths, methods, parameters, fields, enum values and
-statuses that have disappeared, and what a client must send now and did not have to before."""
+"""The incompatible changes from an older description of the API to a newer one: paths, methods, parameters, fields,
+enum values and statuses that have disappeared, and fields that a client must send now and did not have to before."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def _resolve(whole: Schema, schema: Schema) -> Schema:
 
 
 def _kind(schema: Schema) -> tuple[str, str]:
-    """What tells the choices of a schema apart."""
+    """The part of a schema that distinguishes its choices."""
     return schema.get("$ref", "").rpartition("/")[2], str(schema.get("type", ""))

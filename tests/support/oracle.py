@@ -148,7 +148,7 @@ def _until(ids: list[int], stops: frozenset[int]) -> list[int]:
 
 
 def example_adapters(base: str = SMOLLM2) -> list[str]:
-    """Those that were trained for that base."""
+    """The adapters that were trained for that base."""
     configs = {path.parent.name: json.loads(path.read_bytes()) for path in EXAMPLES.glob("*/adapter_config.json")}
     return sorted(n for n, c in configs.items() if c["base_model_name_or_path"].lower().rpartition("/")[2] == base)
 

@@ -7,8 +7,8 @@ import socket
 
 
 def free_port() -> int:
-    """Below the ports that the kernel deals to outgoing connections: from those, another process's connection may
-    take the port between this look and the server's start, or while the server is down."""
+    """A free port below those of outgoing connections: another process's connection may take one of the latter
+    between this check and the server's start, or while the server is down."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_768)
         with socket.socket() as probe:

@@ -69,7 +69,7 @@ class PostgresCluster:
         eventually(lambda: self.query(state) == "sync")
 
     def lose_host(self) -> None:
-        """Every process is killed at once, and its disk is gone."""
+        """Kill every process at once, and delete its disk."""
         assert self._server is not None
         os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait(PATIENCE_S)
@@ -96,7 +96,7 @@ class PostgresCluster:
                 process.wait(PATIENCE_S)
 
     def query(self, statement: str) -> Any:
-        """The first value of the first row, if there is one."""
+        """The first value of the first row, if a row exists."""
         engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
         try:
             with engine.connect() as connection:
@@ -136,7 +136,7 @@ class PostgresCluster:
 
 @contextlib.contextmanager
 def postgres_cluster() -> Iterator[PostgresCluster]:
-    """A running one. A temporary folder of its own: the server's user may not read a test's."""
+    """A running server, in its own temporary folder: the server's user may not read a test's folder."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     found = programs[-1] if programs else None
     if found is None:

@@ -1,4 +1,4 @@
-"""Processes from outside: which of them run, whose children they are, and one that stands still for a while."""
+"""Observe processes from outside: the running ones and their parents; and stop a process for a while."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from support.services import missing_service
 
 @contextmanager
 def mounted_read_only(directory: Path) -> Iterator[Path]:
-    """Of an existing directory, in the block. Needs the right to mount."""
+    """Mount an existing directory read-only within the block. Needs the right to mount."""
     for options in (["--bind", str(directory)], ["-o", "remount,bind,ro"]):
         done = subprocess.run(["mount", *options, str(directory)], capture_output=True, check=False)
         if done.returncode:

@@ -1,4 +1,4 @@
-"""`laneway serve` as somebody would type it, in a directory of its own."""
+"""`laneway serve` as a person would type it, in its own directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Serve:
             )
 
     def refused(self, *arguments: str, port: int | None = None) -> str:
-        """Start it, and see it end with exit status 2; what it said."""
+        """Start it, and expect exit status 2. Returns its output."""
         process = self.spawn(*arguments, port=port)
         assert process.wait(60) == 2, self.output
         return self.output

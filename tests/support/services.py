@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
-# Each process of a parallel run has a Redis database of its own: they are flushed.
+# Each process of a parallel run has its own Redis database, because tests flush it.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", f"redis://127.0.0.1:6379/{15 - WORKER % 8}")
 

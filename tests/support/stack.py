@@ -34,7 +34,7 @@ MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
 QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # of [gateway], where a test says nothing else
-# What /health/ready answers while the one engine serves.
+# The answer of /health/ready while the only engine serves.
 SERVING = {"ready": True, "problems": {}, "engines": {"ready": 1, "listed": 1}}
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Stack:
         # Another version may not know these settings.
         quick = {} if self.code else QUICK_STOP
         stop = "".join(f"{name} = {value}\n" for name, value in quick.items() if name not in self.gateway_toml)
-        # A text whose engine is killed ends with it, unless a test asks for more: most tests have one engine.
+        # A text ends with its engine unless a test allows more attempts: most tests have one engine.
         fleet = "" if self.code or "[fleet]" in self.toml else "\n[fleet]\nresume_wait_s = 0\n"
         self.config_file.write_text(
             f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
@@ -168,7 +168,7 @@ class Stack:
         return {**os.environ, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start_more_gateways(self, count: int) -> None:
-        """Beside the first, on ports of their own, with the same configuration: one database, one engine."""
+        """Further gateways beside the first, on their own ports, with the same configuration, database and engine."""
         for _ in range(count):
             port = free_port()
             argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
@@ -267,7 +267,7 @@ class Stack:
         )
 
     def known(self) -> None:
-        """Until every gateway knows what was written before now: each has forgotten a key that was good."""
+        """Wait until every gateway has applied all earlier writes: each must refuse a key that was revoked last."""
         probe = self.new_key("acme")
         headers = {"Authorization": f"Bearer {probe.secret}"}
 
@@ -300,7 +300,7 @@ class Stack:
         return [line for line in lines if line["event"] == event]
 
     def request_line(self, request_id: str) -> dict[str, Any]:
-        """The one log line of a request. It is written when all is over, a moment after the answer."""
+        """The only log line of a request. It is written after the request has ended, a moment after the answer."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -315,7 +315,7 @@ class Stack:
 def register(
     connection: sa.Connection, *, name: str, tenant_id: str | None, digest: str, model: str = MODEL
 ) -> adapter_rows.Adapter:
-    """A name for a content that nobody looks at, served at once."""
+    """A name for an adapter whose contents do not matter, served at once."""
     revision.bump(connection)
     wanted = adapter_rows.Registration(name=name, tenant_id=tenant_id, base_model=model, promote=True)
     return adapter_rows.add_version(connection, wanted, Facts(digest), taken={MODEL: "a base model"})[0]

@@ -10,7 +10,8 @@ PATIENCE_S = 30.0  # longer than a machine stands still; a green test waits for 
 
 
 def promptly(attempt: Callable[[], float], within: float, tries: int = 5) -> None:
-    """Some attempt comes to less than `within`: a machine that stands still spoils some, a fault of ours all."""
+    """At least one attempt takes less than `within`: a stall of the machine delays some attempts, a fault of the
+    product all."""
     found: list[float] = []
     while not found or (found[-1] >= within and len(found) < tries):
         found.append(attempt())

@@ -708,8 +708,8 @@ export interface paths {
         };
         /**
          * ListAlerts
-         * @description Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
-         *     to its own webhooks.
+         * @description Thresholds that were reached, the newest first, each with its deliveries. An actor of a tenant sees deliveries
+         *     to the tenant's own webhooks only.
          */
         get: operations["V1AdminAlertsListAlerts"];
         put?: never;
@@ -800,7 +800,7 @@ export interface paths {
         post?: never;
         /**
          * RemoveAlias
-         * @description Remove an alias. If laneway.toml defines one of this name, that one applies again.
+         * @description Remove an alias. An alias of this name in laneway.toml applies again.
          */
         delete: operations["V1AdminAliasesRemoveAlias"];
         options?: never;
@@ -973,8 +973,8 @@ export interface paths {
         put?: never;
         /**
          * MakeCorrection
-         * @description Add a correction to the period that it corrects while that is open, or else to the current one. Settled usage
-         *     does not change, and budgets do not count corrections.
+         * @description Add a correction. It counts in the period of the corrected usage while this period is open, otherwise in the
+         *     current period. Settled usage does not change, and budgets do not count corrections.
          */
         post: operations["V1AdminCorrectionsMakeCorrection"];
         delete?: never;
@@ -1473,8 +1473,8 @@ export interface paths {
         put?: never;
         /**
          * AddModel
-         * @description Add a base model. The answer comes when the engine has checked the model's files: after seconds for most
-         *     models, after five minutes at most. The same request can be repeated. The model needs a price first: POST
+         * @description Add a base model. The gateway answers after the engine has checked the model's files: within seconds for most
+         *     models, within five minutes at most. The same request can be repeated. The model needs a price first: POST
          *     /v1/admin/prices with `ahead`.
          */
         post: operations["V1AdminModelsAddModel"];
@@ -1525,7 +1525,7 @@ export interface paths {
         put?: never;
         /**
          * RestoreModel
-         * @description Serve a removed model and its adapters again. The answer comes when the engine has the model.
+         * @description Serve a removed model and its adapters again. The gateway answers after the engine has the model.
          */
         post: operations["V1AdminModelsRestoreModel"];
         delete?: never;

@@ -8,6 +8,7 @@ export * from "./form";
 export * from "./links";
 export * from "./numbers";
 export * from "./parts";
+export * from "./segments";
 export * from "./settings";
 export * from "./standards";
 export * from "./table";

@@ -119,7 +119,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def model_config(reader: Any) -> dict[str, Any]:
     """The Hugging Face Llama config that the GGUF metadata describes."""
-    # GGUF stores float32; six digits bring 9.999999747378752e-06 back to the 1e-05 that was meant.
+    # GGUF stores float32; six digits round 9.999999747378752e-06 to the intended 1e-05.
     epsilon = float(f"{field(reader, 'llama.attention.layer_norm_rms_epsilon'):.6g}")
     return {
         "architectures": ["LlamaForCausalLM"],

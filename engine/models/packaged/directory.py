@@ -1,6 +1,6 @@
 """A model directory that appears whole: made once, by one process, beside its place, and put there in one rename.
 
-It must never know where the model comes from.
+It must never know the source of the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODEL_FILES = (
 
 
 class ConversionError(RuntimeError):
-    """The model directory could not be made; the message says what is missing and what to do about it."""
+    """The model directory could not be made; the message names the missing part and the remedy."""
 
 
 def make(directory: Path, source: object, write: Callable[[Path, Progress], None], progress: Progress | None) -> None:
@@ -50,7 +50,7 @@ def make(directory: Path, source: object, write: Callable[[Path, Progress], None
             if is_complete(directory):
                 return
             refuse_to_overwrite(directory)
-            shutil.rmtree(partial, ignore_errors=True)  # what a killed one left
+            shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
             partial.mkdir()
             try:
                 write(partial, say)

@@ -1,4 +1,4 @@
-"""Models that come inside an installed package: which packages, and the model directory made from each, once.
+"""Models that an installed package contains: which packages, and the model directory made from each, once.
 
 `python -m engine.models.packaged.install PACKAGE DIRECTORY` is run beside a gateway, which loads no numpy for it.
 """

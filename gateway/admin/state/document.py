@@ -43,7 +43,7 @@ class WantedBudget(_Part, frozen=True, kw_only=True):
 
 
 class WantedLimits(_Part, frozen=True, kw_only=True):
-    """Rate limits; null: those of laneway.toml."""
+    """Rate limits; null: the limits of laneway.toml."""
 
     requests_per_minute: Count | UnsetType | None = UNSET
     tokens_per_minute: Count | UnsetType | None = UNSET
@@ -74,7 +74,7 @@ class WantedKey(_Part, frozen=True, kw_only=True):
 
 
 class WantedTenant(_Part, frozen=True, kw_only=True):
-    """A tenant, by its slug. `tier` is needed for a new one, and the currency of one that exists cannot change."""
+    """A tenant, by its slug. A new tenant needs `tier`. The currency of an existing tenant cannot change."""
 
     slug: str
     tier: str | None = None

@@ -1,8 +1,8 @@
 """`python -m gateway.fleet.placement.engine_start START.json`: becomes an engine that outlives its starter.
 
-It leaves its session and its parent, so no signal to Ray's processes reaches the engine, and Ray does not end it as a
-child of an actor. It writes the record of the process before the engine runs: whoever finds the locks of the GPUs held
-finds the process. The descriptors of the locks are inherited.
+The process leaves its session and its parent, so no signal to Ray's processes reaches the engine, and Ray does not end
+it as a child of an actor. It writes the record of the process before the engine runs, so an actor that finds the locks
+of the GPUs held also finds the process. The descriptors of the locks are inherited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILES_MODE = 0o600
 
 
 class EngineStart(msgspec.Struct, frozen=True):
-    """What to start. `record` is complete except for pid and time."""
+    """The engine to start. `record` is complete except for pid and time."""
 
     record: EngineRecord
     record_file: str

@@ -1,4 +1,4 @@
-"""The GPUs of a host and their locks: which of them an engine may use, and which one uses each now.
+"""The GPUs of a host and their locks: the GPUs that engines may use, and the engine that uses each now.
 
 A lock is an flock on a file named by the GPU's UUID. The engine process itself holds it, through a descriptor that it
 inherits, so the kernel frees it when the process ends, however it ends. A record beside the locks names the process;
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-# The UUIDs of this host's GPUs that engines may use, separated by commas. Without it: those that nvidia-smi lists.
+# The UUIDs of this host's GPUs that engines may use, separated by commas. Without it: the GPUs that nvidia-smi lists.
 GPUS_VARIABLE = "LANEWAY_FLEET_GPUS"
 NVIDIA_SMI_S = 30.0
 
@@ -39,7 +39,7 @@ class EngineRecord(msgspec.Struct, frozen=True):
     gpus: tuple[str, ...]
     address: str
     server_name: str = ""
-    spec: str = ""  # fingerprint of what it was started with
+    spec: str = ""  # fingerprint of the settings it was started with
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ClaimedGpus:
     descriptors: list[int]
 
     def close(self) -> None:
-        """An engine that inherited the descriptors keeps the locks."""
+        """Close the descriptors. An engine that inherited them still holds the locks."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
@@ -61,7 +61,7 @@ class AdoptedEngine:
     """An engine process that runs and that no other actor supervises."""
 
     record: EngineRecord
-    supervision: int  # descriptor of the lock that keeps other actors away
+    supervision: int  # descriptor of the lock that excludes other actors
 
 
 class HostGpus:
@@ -87,10 +87,10 @@ class HostGpus:
         return self.engines_dir / f"{name}.json"
 
     def acquire(self, assigned: Sequence[str], spec: str) -> AdoptedEngine | ClaimedGpus | None:
-        """The engine that an actor shall supervise, or the GPUs on which it shall start one. `assigned`: the GPUs that
-        Ray reserved for it; their number counts. In this order: an unsupervised engine that uses one of them; those
-        GPUs, if all are free; another unsupervised engine of this host, first of them with this `spec`; other free
-        GPUs. None: every GPU is used."""
+        """The engine that an actor should supervise, or the GPUs on which it should start an engine. `assigned`: the
+        GPUs that Ray reserved for it; their number counts. In this order: an unsupervised engine that uses one of them;
+        these GPUs, if all are free; another unsupervised engine of this host, first of them with this `spec`; other
+        free GPUs. None: every GPU is used."""
         with self._host_locked():
             engines = [record for record in self.read_records() if len(record.gpus) == len(assigned)]
             engines.sort(key=lambda record: record.spec != spec)
@@ -139,7 +139,7 @@ class HostGpus:
         return self._claim(free[:number]) if len(free) >= number else None
 
     def _recorded_gpus(self) -> set[str]:
-        """Of running engines. A process whose lock file was deleted still uses its GPUs."""
+        """The GPUs of running engines. A process whose lock file was deleted still uses its GPUs."""
         return {gpu for record in self.read_records() for gpu in record.gpus}
 
     def _is_locked(self, gpu: str) -> bool:
@@ -177,7 +177,7 @@ def try_lock(file: Path) -> int | None:
             return None
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # the file was deleted meanwhile: its lock keeps nobody away
+        os.close(descriptor)  # the file was deleted meanwhile: its lock excludes no actor
 
 
 def read_record(file: Path) -> EngineRecord | None:

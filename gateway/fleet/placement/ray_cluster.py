@@ -32,8 +32,8 @@ ACTOR_ENVIRON = {"RAY_kill_child_processes_on_worker_exit": "0"}
 
 
 class EngineActor:
-    """Runs in a Ray actor. Its constructor must not raise: Ray would not start the actor again. What a host lacks for a
-    while (its directory, nvidia-smi at its boot) is tried again at each report."""
+    """Runs in a Ray actor. Its constructor must not raise: Ray would not start the actor again. A temporary fault of a
+    host (a missing directory, no nvidia-smi during its boot) is retried at each report."""
 
     def __init__(self, spec: bytes) -> None:
         self._spec = spec
@@ -92,7 +92,7 @@ def connected(address: str, namespace: str) -> Iterator[None]:
 
 
 def count_gpus() -> int:
-    """Of all nodes that the cluster has now."""
+    """The GPUs of all nodes that the cluster has now."""
     return int(ray.cluster_resources().get("GPU", 0))
 
 
@@ -132,7 +132,7 @@ def start_actors(spec: EngineSpec, engines: int, gpus_per_engine: int) -> list[s
 
 def stop_actors(names: Sequence[str], wait_s: float) -> dict[str, bool]:
     """Stop the engines, then their actors. By name, whether the engine ended within `wait_s`, or had no process; an
-    actor whose engine did not end stays."""
+    actor whose engine did not end is left running."""
     actors = {name: ray.get_actor(name) for name in names}
     calls = {name: actor.stop_engine.remote(wait_s) for name, actor in actors.items()}
     ended: dict[str, bool] = {}
@@ -156,7 +156,7 @@ def is_placed(name: str) -> bool:
 
 
 def find_placement_group(name: str) -> Any:
-    """None: there is none of this name."""
+    """The placement group of this name; None: it does not exist."""
     try:
         return ray.util.get_placement_group(name)
     except ValueError:
@@ -164,8 +164,8 @@ def find_placement_group(name: str) -> Any:
 
 
 class ActorReports:
-    """The newest reports of a fleet's actors. One call of an actor is under way at a time: one that Ray places or
-    starts again answers late, or with an error."""
+    """The newest reports of a fleet's actors. One call of an actor is in progress at a time: an actor that Ray places
+    or restarts answers late, or with an error."""
 
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}

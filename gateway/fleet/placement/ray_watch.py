@@ -1,8 +1,7 @@
 """`python -m gateway.fleet.placement.ray_watch ADDRESS NAMESPACE FILE`: writes the engines of a Ray cluster to FILE.
 
-A process of its own, because Ray's library ends the process that it is loaded in when the head is lost for a minute.
-It ends then; `ray_roster` starts it again. The file is written anew after each answer of the head, so its age says how
-old the list is.
+It runs in a separate process, because Ray's library ends its process when the head is lost for a minute. `ray_roster`
+then starts it again. The file is written anew after each answer of the head, so its age says how old the list is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ REPORTS_S = 2.0
 
 
 def watch_actors(file: Path, parent: int) -> None:
-    """Until the parent ends. Raises Ray's errors when the head is lost."""
+    """Watch until the parent ends. Raises Ray's errors when the head is lost."""
     known = read_watched(file)
     engines = EngineList(known.engines if known else ())
     reports = ray_cluster.ActorReports()

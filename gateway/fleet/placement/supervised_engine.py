@@ -1,6 +1,6 @@
-"""One engine of a host as its supervising actor keeps it: adopted or started, and started again when it ends.
+"""One engine of a host under its supervising actor: adopted or started, and restarted when it ends.
 
-It knows nothing of Ray. A thread looks after the process; other threads ask for its state.
+It does not use Ray. One thread supervises the process; other threads read its state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EngineState = Literal["waits_for_gpu", "starting", "ready", "stopped"]
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
-    """How the engines of a fleet are started, on every host alike."""
+    """The start settings of a fleet's engines, the same on every host."""
 
     engine_config: str  # JSON of engine.protocol.config.EngineConfig
     host_dir: str
@@ -52,7 +52,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """What an actor says of its engine. The name and the address are empty before it has one."""
+    """An actor's report of its engine. The name and the address are empty before it has one."""
 
     state: EngineState
     name: str = ""
@@ -78,7 +78,7 @@ class SupervisedEngine:
         self._host = host
         self._assigned = assigned
         self._report = EngineReport("waits_for_gpu", node=node)
-        self._supervision: int | None = None  # the lock that keeps other actors away
+        self._supervision: int | None = None  # the lock that excludes other actors
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_engine, name="engine-supervision", daemon=True)
 
@@ -190,7 +190,7 @@ class SupervisedEngine:
         return done
 
     def _watch_engine(self, record: EngineRecord) -> None:
-        """Until the process has ended."""
+        """Wait until the process has ended."""
         while is_running(record):
             if self._report.state != "ready" and (epoch := self._read_epoch(record)):
                 self._set_report(state="ready", epoch=epoch, reason="")

@@ -24,15 +24,15 @@ class WatchedEngines(msgspec.Struct, frozen=True):
 
 
 class EngineList:
-    """What the actors report over time."""
+    """The engines from the actors' reports over time."""
 
     def __init__(self, engines: Sequence[EngineAddress]) -> None:
         self._engines = {engine.name: engine for engine in engines}
         self._absent_s = dict.fromkeys(self._engines, 0.0)
 
     def note_reports(self, reports: Mapping[str, EngineReport], passed_s: float) -> tuple[EngineAddress, ...]:
-        """The list after an answer of the head, `passed_s` after the one before. Without any report the list stays: a
-        head that lost its state knows no actors, and the engines serve on."""
+        """The list after an answer of the head, `passed_s` after the one before. Without any report the list is
+        unchanged: a head that lost its state knows no actors, but the engines continue to serve."""
         reported = {
             report.name: EngineAddress(report.name, report.address, report.server_name)
             for report in reports.values()

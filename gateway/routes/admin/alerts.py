@@ -130,8 +130,8 @@ async def list_alerts(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[ListedAlertView]:
-    """Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
-    to its own webhooks."""
+    """Thresholds that were reached, the newest first, each with its deliveries. An actor of a tenant sees deliveries
+    to the tenant's own webhooks only."""
     before = decode_sequence(after)
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:

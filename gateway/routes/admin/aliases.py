@@ -66,7 +66,7 @@ class AliasController(Controller):
 
     @delete("/{alias:path}", opt={"route": "/v1/admin/aliases/{alias}"})
     async def remove_alias(self, services: Services, administration: Administration, alias: str) -> None:
-        """Remove an alias. If laneway.toml defines one of this name, that one applies again."""
+        """Remove an alias. An alias of this name in laneway.toml applies again."""
         await services.database.administer(lambda c: administration.aliases.remove(c, alias.removeprefix("/")))
 
 

@@ -158,8 +158,8 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
 
 @post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
 async def make_correction(services: Services, administration: Administration, data: NewCorrection) -> CorrectionView:
-    """Add a correction to the period that it corrects while that is open, or else to the current one. Settled usage
-    does not change, and budgets do not count corrections."""
+    """Add a correction. It counts in the period of the corrected usage while this period is open, otherwise in the
+    current period. Settled usage does not change, and budgets do not count corrections."""
     others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier", "month")
     if data.request_id is not None:
         if wrong := [name for name in others if getattr(data, name) is not None]:

@@ -84,8 +84,8 @@ class ModelController(Controller):
 
     @post("/", opt={"route": "/v1/admin/models"})
     async def add_model(self, services: Services, administration: Administration, data: AddedModel) -> ModelView:
-        """Add a base model. The answer comes when the engine has checked the model's files: after seconds for most
-        models, after five minutes at most. The same request can be repeated. The model needs a price first: POST
+        """Add a base model. The gateway answers after the engine has checked the model's files: within seconds for most
+        models, within five minutes at most. The same request can be repeated. The model needs a price first: POST
         /v1/admin/prices with `ahead`."""
         wanted = NewModel(
             name=data.name,
@@ -137,7 +137,7 @@ class ModelController(Controller):
 
     @post("/{model:path}", opt={"route": "/v1/admin/models/{model}/restore"}, status_code=200)
     async def restore_model(self, services: Services, administration: Administration, model: str) -> ModelView:
-        """Serve a removed model and its adapters again. The answer comes when the engine has the model."""
+        """Serve a removed model and its adapters again. The gateway answers after the engine has the model."""
         name = _name_to_restore(model)
         try:
             after = await _rollout(services, administration).restore(name, services.models.keep_files)

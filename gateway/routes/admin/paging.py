@@ -1,4 +1,4 @@
-"""What the lists of the admin API share: their parameters, and the cursors of their pages."""
+"""Shared by the lists of the admin API: their parameters, and the cursors of their pages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
 
 
 def decode_sequence(after: str | None) -> int | None:
-    """The row number in a `page` parameter that is one. Raises InvalidRequest."""
+    """The row number in a `page` parameter that holds a row number. Raises InvalidRequest."""
     if after is None:
         return None
     if not (after.isascii() and after.isdigit() and len(after) < 19):

@@ -67,7 +67,7 @@ def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) 
 
 
 def field_faults(body: bytes | None, kind: Any) -> list[errors.FieldError]:
-    """Each field of the body that its struct refuses. msgspec itself names only the first field."""
+    """The faults of the body: each field that its struct refuses. msgspec itself names only the first field."""
     try:
         given = msgspec.json.decode(body or b"")
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}

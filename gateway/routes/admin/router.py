@@ -86,7 +86,7 @@ FUNCTIONS = (
 
 
 def admin_router(services: Services) -> Router:
-    """Everything below /v1/admin and /v1/organization."""
+    """All routes below /v1/admin and /v1/organization."""
     below_admin = Router(path="/admin", route_handlers=[*CONTROLLERS, *FUNCTIONS])
     guarded = Router(
         path="/",

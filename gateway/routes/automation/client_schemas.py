@@ -1,5 +1,5 @@
 """The description in forms that generators of clients read (openapi-python-client, openapi-typescript), with an example
-of each body. The meaning of every schema stays the same.
+of each body. The meaning of every schema is unchanged.
 """
 
 from __future__ import annotations

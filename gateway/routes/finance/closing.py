@@ -19,7 +19,7 @@ from gateway.services import Services
 from gateway.views.accounts import Page, page
 from gateway.views.finance import ClosableView, ConnectorView, InvoiceView
 
-CLOSED_AT_ONCE = 100  # periods of one request; each is a transaction of its own
+CLOSED_AT_ONCE = 100  # periods of one request; each is closed in a separate transaction
 
 
 class MonthClosing(Struct, forbid_unknown_fields=True):

@@ -162,7 +162,7 @@ def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: di
 
 
 def asked(endpoint: EndpointFields, sent: bytes) -> tuple[GenerationRequest, bool]:
-    """What the body asks for; whether it wants its stream to tell the usage. Without the effects of
+    """The request that the body means, and whether its stream reports the usage. Without the effects of
     hints: `sticky`, `end_user`, and `repeated`: an answer shows hints too."""
     request: Any = endpoint.parse(sent, UnknownFields())
     found: GenerationRequest = request.to_generation()

@@ -1,4 +1,4 @@
-"""Adapters for tests: small ones that peft itself writes, and files made by hand, so that they can be wrong."""
+"""Adapters for tests: small adapters that peft writes, and files made by hand, so that they can be invalid."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ def module_weights(
 
 
 def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object) -> HostAdapter:
-    """The same in one slab, as one that was read from its file."""
+    """The same tiles in one slab, like a slab that was read from its file."""
     return pack(module_weights(ranks, seed, base, **how), base)
 
 
 class Books:
-    """Plays the scheduler, and keeps its own account of pages beside the pool's."""
+    """Plays the scheduler, and counts pages independently of the pool."""
 
     def __init__(self, pool: TilePool, arena: torch.Tensor, dice: random.Random) -> None:
         self.pool, self.arena, self.dice = pool, arena, dice
@@ -65,7 +65,7 @@ class Books:
         assert len(set(back)) == len(back)
         assert not set(back) & self.free
         self.free |= set(back)
-        for page in back:  # somebody else owns it now
+        for page in back:  # another owner has it now
             self.arena[page] = GUARD
         if digest in self.placed:
             self.placed.remove(digest)

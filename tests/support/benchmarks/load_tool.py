@@ -20,7 +20,7 @@ RUN_S_MAX = 60
 class Ran:
     code: int
     out: str
-    err: str  # empty where stderr went elsewhere
+    err: str  # empty if stderr was redirected
     report: dict[str, Any]
 
 

@@ -30,7 +30,7 @@ MULTIPLIERS: dict[str, str | int] = {"premium": "3", "standard": 1, "batch": "0.
 
 @dataclass
 class Books:
-    """What most tests need: a database, a tenant with a priced model, and short ways to ask."""
+    """A fixture for most tests: a database, a tenant with a priced model, and short queries."""
 
     database: Database
     tenant: tenants.Tenant
@@ -152,7 +152,7 @@ def settlement(
 
 
 def make_books(url: str) -> Books:
-    """In an empty, migrated database."""
+    """Make books in an empty, migrated database."""
     database = Database(url)
     tenant = database.write_sync(
         lambda connection: tenants.create(connection, slug="acme", name="Acme", tier="premium")

@@ -56,7 +56,7 @@ def january(books: Books, other: Tenant) -> list[str]:
 
 
 def february(books: Books, request_id: str) -> None:
-    """What came too late for January, a correction of it, a credit and a charge; and a closed month."""
+    """Usage that was settled too late for January, a correction of it, a credit and a charge; and a closed month."""
     use(books, JANUARY + HOUR, prompt=20, made=2)
     use(books, FEBRUARY, prompt=10, made=5)
     correct(books, request_id, "input", 5, FEBRUARY)
@@ -82,7 +82,7 @@ def correct(books: Books, request_id: str, meter: str, tokens: int, now: int) ->
 
 
 def name_all(books: Books, spec: ExportSpec, **names: str) -> None:
-    """Keeps the names that the rows need, as a gateway does before an export."""
+    """Stores the names that the rows need, as a gateway does before an export."""
     for period in books.database.read_sync(lambda c: list(export.of_spec(c, spec))):
         own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.current_names(c, tenant_id))
         kept = own | {"provider": "Laneway"} | names

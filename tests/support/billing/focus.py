@@ -155,7 +155,7 @@ WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
 
 
 def write_manifest(path: Path, of: Sequence[Mapping[str, str | None]], **changes: Any) -> Path:
-    """As an export of these rows has it."""
+    """Write the manifest that an export of these rows has."""
     costs = [Decimal(row["BilledCost"] or 0) for row in of]
     promised = Manifest(
         file=path.name,

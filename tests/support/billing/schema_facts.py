@@ -1,5 +1,5 @@
-"""What a database's schema demands of the code that writes to it, and whether a change demands more: then code of the
-version before fails on it, and the change is a contract step (docs/contributors/schema.md)."""
+"""The demands of a database's schema on the code that writes to it, and whether a change demands more. If it does, code
+of the version before fails on the schema, and the change is a contract step (docs/contributors/schema.md)."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ class Helm:
         return [found for found in yaml.safe_load_all(text) if found]
 
     def lint(self) -> str:
-        """What `helm lint --strict` says. Raises HelmRefused."""
+        """The output of `helm lint --strict`. Raises HelmRefused."""
         return self._run("helm_lint", {"paths": [str(CHART)], "strict": True})
 
 
 @contextmanager
 def running_helm(directory: Path) -> Iterator[Helm]:
-    """`directory`: where Helm keeps its own files."""
+    """`directory`: for Helm's files."""
     environ = {**os.environ, "HOME": str(directory)}
     chart = shutil.copytree(CHART, directory / "chart")
     for template in (chart / "templates").iterdir():

@@ -83,7 +83,7 @@ def _command(name: str, directory: Path) -> list[str]:
 
 @contextmanager
 def running_proxy(name: str, directory: Path, gateways: tuple[str, str]) -> Iterator[RunningProxy]:
-    """One of FILES in front of two gateways, each as HOST:PORT, of which one may be away."""
+    """One of FILES in front of two gateways, each as HOST:PORT, of which one may be down."""
     command, port, log = _command(name, directory), free_port(), directory / "proxy.log"
     authority = _make_certificate(directory)
     _write_files(name, directory, port, gateways)

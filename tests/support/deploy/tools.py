@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.services import missing_service
 
-# Debian has nginx and HAProxy, the others are in wheels, which .ci/run installs into an environment of their own.
+# Debian has nginx and HAProxy, the others are in wheels, which .ci/run installs into a separate environment.
 FOLDER = Path(os.environ.get("LANEWAY_TEST_DEPLOY", "/tmp/laneway-deploy"))
 
 

@@ -34,7 +34,7 @@ def listen_flags(files: CertificateFiles, address: str = "127.0.0.1:0") -> list[
 
 
 def expire(directory: Path, name: str) -> None:
-    """Replace the certificate by one that was valid until yesterday."""
+    """Replace the certificate by a certificate that expired yesterday."""
     path = directory / f"{name}.pem"
     old = x509.load_pem_x509_certificate(path.read_bytes())
     key = serialization.load_pem_private_key((directory / "authority.key").read_bytes(), None)

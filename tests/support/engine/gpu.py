@@ -19,7 +19,7 @@ ANY_QUALITY = QualityLimits(mean_kl_max=100.0, top1_min=0.0, layer_error_max=100
 
 
 class GpuEngine(Drive):
-    """One model directory in an arena of so many bytes."""
+    """One model directory in an arena of a given size in bytes."""
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from support import oracle
 
 @dataclass
 class Compared:
-    """Of one prompt: where the oracle would first have said something else, the gap of its logits there, and the widest
-    gap."""
+    """The comparison of one prompt: the first position at which the oracle would draw another id, the gap of its logits
+    there, and the widest gap."""
 
     first: int | None
     gap: float

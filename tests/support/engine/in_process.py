@@ -18,12 +18,12 @@ from engine.step import Pending, Sequence, Step
 from support.adapters.directories import add_directory
 
 MODEL = "m"
-# No target shrinks a step, and no floor keeps a page: what runs together is the test's choice.
+# No target shrinks a step, and no floor reserves a page: the test chooses which requests run together.
 TIERS = tuple(Tier(name=t.name, service_tier=t.service_tier, inter_token_ms=3_600_000) for t in SHIPPED_TIERS)
 
 
 class Drive:
-    """The models of a runner, all of the shape of one directory. MODEL is the one that is meant unless named."""
+    """The models of a runner, all of the shape of one directory. MODEL is the default."""
 
     def __init__(self, runner: Any, directory: Path, *, step_tokens_max: int, sequences_max: int) -> None:
         self.directory = directory
@@ -87,8 +87,8 @@ class Drive:
         after_step: Callable[[], None] = lambda: None,
         endings: tuple[str, ...] = ("length", "stop"),
     ) -> dict[int, list[Logprobs]]:
-        """Until all have ended as they should; logprobs by handle of those that asked. `after_step` may submit and
-        abort."""
+        """Run until all requests have ended as expected; returns the logprobs by handle of the requests that have them.
+        `after_step` may submit and abort."""
         for request in requests:
             assert self.scheduler.submit(request) is None
         flight: deque[tuple[Step, Pending]] = deque()

@@ -56,7 +56,7 @@ class Point:
 
 @dataclass
 class Again:
-    """Runs what it captured."""
+    """Runs the captured step."""
 
     run: Run
     replays: int = 0
@@ -99,7 +99,7 @@ class TinyModel:
 
 
 class NoStream:
-    """Of a device that computes everything in order."""
+    """The stream of a device that computes everything in order."""
 
     def wait_stream(self, other: object) -> None:
         pass
@@ -116,7 +116,7 @@ class Served:
         shapes = [load_config(model.directory, quantized=True) for model in models]
         kv = [shape.kv_layout(model.kv or own) for shape, model in zip(shapes, models, strict=True)]
         page = page_size(zip(shapes, kv, strict=True), dtype)
-        self.arena = torch.full((PAGES, page), 0xFF, dtype=torch.uint8)  # NaN where nobody wrote
+        self.arena = torch.full((PAGES, page), 0xFF, dtype=torch.uint8)  # NaN in bytes that were never written
         table = AdapterRows(self.arena, dtype, 4, 4, 16)
         self.adapters = TilePool(self.arena, dtype, {}, table)
         side: torch.cuda.Stream = NoStream()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""An arena full of traps: nobody reads or writes what is not theirs, or it shows.
+"""A poisoned arena: a read or write of a page that belongs to another request is detected.
 
 Every free page is NaN after every step, every second page is a guard whose sum is checked, and the table row of an
 adapter that left points outside the arena. One NaN read ends a request with an error, one foreign write changes a
@@ -20,12 +20,12 @@ from support import oracle
 from support.engine.in_process import Drive
 
 GUARD = "guard"
-# Fewer than all that asks for pages wants: sequences are preempted, adapters evicted, cached prefixes dropped.
+# Fewer pages than sequences, adapters and prefixes need: sequences are preempted, adapters and cached prefixes evicted.
 PAGES = 260
 
 
 class Traps:
-    """Everything that an engine must not touch, made to tell."""
+    """Poison in all memory that an engine must not touch, so that a read or write is detected."""
 
     def __init__(self, engine: Drive) -> None:
         self._arena = engine.scheduler.arena
@@ -53,7 +53,7 @@ class Traps:
         rows.remove_row = remove_and_poison  # type: ignore[attr-defined]
 
     def set(self) -> None:
-        """NaN into every page that is free now. In stream order: a step in flight reads what it had."""
+        """Write NaN into every page that is free now, in stream order: a step in flight reads the bytes from before."""
         free = [page for page, kind in enumerate(self._arena._kind) if kind is PageKind.FREE]
         if free:
             self._bytes[torch.tensor(free, device=self._bytes.device)] = 0xFF
@@ -79,8 +79,8 @@ def tiny_model(directory: Path, seed: int) -> tuple[Path, list[Path]]:
 
 
 def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: int, steps: int) -> str:
-    """So many steps of mixed traffic: models, tiers, adapters, shared prefixes, stops, aborts. Every id that a step
-    made is in the output of its request, and in no other. Says what happened."""
+    """Run a number of steps of mixed traffic: models, tiers, adapters, shared prefixes, stops, aborts. Every id that a
+    step made is in the output of its request, and in no other. Returns a summary."""
     dice = random.Random(seed)
     models = list(engine.runner.models)
     digests: dict[str, list[str | None]] = {}

@@ -79,7 +79,7 @@ class Peer:
         self._frames = FrameReader()
         self._waiting: list[FromEngine] = []
         self.heartbeats: list[Heartbeat] = []
-        self.cached: dict[int, int] = {}  # by handle, as told with its first id
+        self.cached: dict[int, int] = {}  # by handle, as reported with its first id
         self.hello: Hello
 
     @classmethod
@@ -101,7 +101,7 @@ class Peer:
         self.write(b"".join(encode(frame) for frame in frames))
 
     async def drain(self) -> None:
-        """Wait until the engine has read most of what was written."""
+        """Wait until the engine has read most of the written bytes."""
         await self._writer.drain()
 
     async def next(self, timeout_s: float = 20.0) -> FromEngine:
@@ -121,7 +121,7 @@ class Peer:
                         self._waiting.append(frame)
         frame = self._waiting.pop(0)
         if isinstance(frame, Tokens) and frame.cached:
-            assert not frame.cached.keys() & self.cached.keys(), "told twice"
+            assert not frame.cached.keys() & self.cached.keys(), "reported twice"
             self.cached |= frame.cached
         return frame
 
@@ -133,8 +133,8 @@ class Peer:
                 return frame
 
     async def until_ended(self, *handles: int, timeout_s: float = 30.0) -> dict[int, tuple[list[int], Any]]:
-        """(ids, ending) of each handle. Fails on an id or a second ending after the first, and where the ending
-        has another number of cached tokens than its first id came with."""
+        """(ids, ending) of each handle. Fails on an id or a second ending after the first, and where the ending reports
+        another number of cached tokens than the first id did."""
         ids: dict[int, list[int]] = {handle: [] for handle in handles}
         endings: dict[int, Finished | Refused] = {}
         while len(endings) < len(handles):

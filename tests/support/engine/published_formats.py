@@ -1,6 +1,6 @@
 """Quantised matrices and tiny models in each published format, written number by number after the formats' definitions.
 
-Nothing of the product writes them: truths are computed with Python's numbers. The definitions:
+No code of the product writes them: expected values are computed with Python's numbers. The definitions:
 - compressed-tensors: https://github.com/vllm-project/compressed-tensors, compressors/pack_quantized and naive_quantized
 - fp8 in blocks: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers' FineGrainedFP8Config
 - AWQ: https://github.com/casper-hansen/AutoAWQ, awq/modules/linear/gemm.py (WQLinear_GEMM.from_linear)

@@ -17,7 +17,7 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass
 class Case:
-    """A request. `expected`: its ids; those of its first run, if they are not known before."""
+    """A request. `expected`: its ids; if they are not known in advance, the ids of its first run."""
 
     model: str
     prompt: list[int]
@@ -48,7 +48,8 @@ def run_cases(
     sequences_max: int = 16,
     step_tokens_max: int = 64,
 ) -> Run:
-    """All through a scheduler of its own; their ids are compared when they are known. `pages` limits the arena."""
+    """Run all requests through a separate scheduler; ids are compared with the expected ones. `pages` limits the
+    arena."""
     for digest in runner.adapters.resident():
         runner.adapters.evict_adapter(digest)
     arena = Arena(pages or runner.pages, runner.page_bytes)

@@ -1,9 +1,10 @@
-"""A house around the scheduler that keeps its own books: memory whose contents betray any page used twice, adapters
-packed into tiles, and a model whose next id depends on every id before it. Its device computes a step when it is begun,
-and tells when the step is completed: as work on a device is in order, what is scheduled in between finds it done.
+"""A simulated engine around the scheduler with independent books: memory whose contents reveal any page used twice,
+adapters packed into tiles, and a model whose next id depends on every id before it. Its device computes a step when the
+step is begun, and reports the result when it is completed: work on a device is in order, so later work sees the step as
+done.
 
-It reads little of the scheduler's own state: `check_integrity`, which requests are owed their run, and what is reserved
-for them.
+It reads little of the scheduler's own state: `check_integrity`, the requests that are owed their run, and the
+reservations for them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Clock:
 
 
 def state_after(state: int, token: int) -> int:
-    """What the KV of a token stands for: all ids up to it."""
+    """The state that a token's KV represents: all ids up to it."""
     return (state * 1_000_003 + token + 1) % (2**61 - 1)
 
 
@@ -66,7 +67,7 @@ def uninterrupted(sequence: Sequence) -> list[int]:
 
 
 class Memory:
-    """What every page holds: rows of KV (state, namespace), or tiles of adapters."""
+    """The contents of every page: rows of KV (state, namespace), or tiles of adapters."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[int, str]] = {}
@@ -84,9 +85,9 @@ class Move:
 
 
 class TileTable:
-    """An engine.step.AdapterTable whose adapters are packed first-fit into tiles, so that they share pages. One that is
-    wanted comes so many polls later into one of few places, from where it goes into the arena, or to make room for
-    another; none is placed that was not promised since the last poll."""
+    """An engine.step.AdapterTable whose adapters are packed first-fit into tiles, so that they share pages. A requested
+    adapter is ready a fixed number of polls later, in one of a few slots; from there it is placed in the arena, or is
+    evicted for another. No adapter is placed that was not promised since the last poll."""
 
     TILES_PER_PAGE = 4
 
@@ -229,8 +230,8 @@ class TileTable:
 
 
 class Slots:
-    """An engine.step.HostPool whose slots hold rows of KV, as pages do: what is overwritten, or copied too late or to
-    the wrong place, is found when a token is computed on it."""
+    """An engine.step.HostPool whose slots hold rows of KV, as pages do. A row that is overwritten, or copied too late
+    or to the wrong page, is detected when a token is computed on it."""
 
     def __init__(self, memory: Memory, slots: int, page_tokens: int, page_copy_s: float) -> None:
         self.slots = slots
@@ -260,11 +261,11 @@ class Slots:
 
 
 class Vault:
-    """An engine.step.WeightsTable whose loads take `load_s` of the house's clock. It betrays a load without room, a
-    step of a model that is not there, and bytes that are given away while a step still reads them."""
+    """An engine.step.WeightsTable whose loads take `load_s` of the auditor's clock. It detects a load without space, a
+    step of an absent model, and bytes that are freed while a step still reads them."""
 
     def __init__(self, sizes: dict[str, int], bytes_max: int | None, load_s: float, clock: Clock) -> None:
-        """Those that fit are there, in their order."""
+        """Make the models that fit resident, in their order."""
         self.sizes = dict(sizes)
         self.bytes_max = bytes_max
         self.load_s = load_s
@@ -272,11 +273,11 @@ class Vault:
         self.coming: dict[str, float] = {}  # → when it will have come
         self.failing: set[str] = set()
         self.loads: list[tuple[float, str]] = []  # when they began
-        self.drops: list[tuple[float, str]] = []  # of those that were there
-        self.on_disk: set[str] = set()  # of those that are not there
+        self.drops: list[tuple[float, str]] = []  # of models that were resident
+        self.on_disk: set[str] = set()  # of models that are not resident
         self._clock = clock
         self._begun = self._completed = 0  # steps
-        self._read: list[tuple[int, int]] = []  # bytes that went, and the last step that may read them
+        self._read: list[tuple[int, int]] = []  # freed bytes, and the last step that may read them
         for model, size in sizes.items():
             if self.free_bytes() >= size:
                 self.there.add(model)
@@ -342,7 +343,7 @@ class Vault:
 
 @dataclass
 class Books:
-    """What the auditor knows of one request."""
+    """The auditor's state of one request."""
 
     sequence: Sequence
     made: list[int] = field(default_factory=list)
@@ -356,7 +357,7 @@ class Books:
 
 @dataclass
 class Flight:
-    """A step in flight, and what the device knows of it."""
+    """A step in flight, and its results on the device."""
 
     step: Step
     ids: list[int | None]
@@ -391,8 +392,8 @@ class House:
         pinned_models: tuple[str, ...] = (),
         **settings: Any,
     ) -> None:
-        """`weights`: bytes by model, under a budget of `weights_max`; `settings`: others of the scheduler's.
-        `adapter_polls`: polls until an adapter that is wanted is near, and `adapter_places` for those that are."""
+        """`weights`: bytes by model, under a budget of `weights_max`; `settings`: further settings of the scheduler.
+        `adapter_polls`: polls until a requested adapter is ready; `adapter_places`: slots of ready adapters."""
         self.clock = Clock()
         self.tiers = tiers
         self.page_tokens = page_tokens
@@ -418,7 +419,7 @@ class House:
             weights_residence_s=residence_s,
             **settings,
         )
-        # A floor is one of pages and places, not of weights: preemptions to evict a model's weights are not checked.
+        # A floor guarantees pages and slots, not weights: preemptions to evict a model's weights are not checked.
         capacity, residency = self.scheduler._capacity, self.scheduler.weight_residency
         self._preempt, capacity._preempt = capacity._preempt, self._check_preemption
         self._evacuate, residency._evacuate = residency._evacuate, self._evacuate_unchecked
@@ -429,7 +430,7 @@ class House:
         self.seconds = 0.0
         self.overrun = 0
         self.overrun_chunks = 0
-        self.left_out: set[int] = set()  # handles of those that could have decoded in the step before
+        self.left_out: set[int] = set()  # handles of requests that could have decoded in the step before
         self.steps_ahead = steps_ahead
         self.pinned: set[str] = set()
         self.flights: deque[Flight] = deque()
@@ -448,13 +449,13 @@ class House:
         return self.scheduler.add_model(model, self.limits(), pinned=pinned)
 
     def forget_model(self, model: str) -> bool:
-        """As the worker does it: once nothing uses it."""
+        """Forget the model as the worker does: once no request or step uses it."""
         self.scheduler.retire_model(model)
         if self.scheduler.uses_model(model):
             return False
         label = self.scheduler.served.labels.index(model)
         self.scheduler.forget_model(model)
-        assert not self.scheduler.prefix.labelled(label), "a page of a model that is gone"
+        assert not self.scheduler.prefix.labelled(label), "a page of a model that was removed"
         own = {adapter for adapter, (of, _) in self.table.adapters.items() if of == model}
         assert not any(own & set(tiles) for tiles in self.memory.tiles.values()), (
             "a forgotten model's adapter left tiles"
@@ -509,7 +510,7 @@ class House:
             self.books[displaced.handle].ending = RequestEnding(displaced, "aborted")
 
     def submit(self, tokens: int | list[int] = 8, max_tokens: int = 4, **changes: object) -> Sequence:
-        """One that must be taken."""
+        """Submit a request that must be accepted."""
         sequence = self.sequence(tokens, max_tokens, **changes)
         refusal = self.offer(sequence)
         assert refusal is None, refusal
@@ -527,7 +528,7 @@ class House:
             self.pinned |= {adapter} if pinned else set()
 
     def unload(self, adapter: str) -> None:
-        """As the worker does it when nothing uses it any more."""
+        """Unload as the worker does, once no request or step uses it."""
         self.pinned.discard(adapter)
         self.scheduler.remove_adapter(adapter)
         assert not any(adapter in tiles for tiles in self.memory.tiles.values()), "an unloaded adapter left tiles"
@@ -536,7 +537,7 @@ class House:
     # ---- steps
 
     def schedule(self) -> Step | None:
-        """Schedule, audit what was planned, and begin it."""
+        """Schedule, audit the step plan, and begin the step."""
         before = [(sequence, sequence.preemptions) for sequence in self.running()]
         resident = set(self.table.resident())
         pinned = self.pinned & resident
@@ -586,7 +587,7 @@ class House:
         flight.skipped = frozenset(indices)
 
     def complete(self, seconds: float = 0.01, errors: dict[int, str] | None = None) -> StepOutcome:
-        """Complete the oldest step in flight, and audit what came out."""
+        """Complete the oldest step in flight, and audit its outcome."""
         flight = self.flights.popleft()
         if self.vault:
             self.vault.completes()
@@ -648,7 +649,7 @@ class House:
         return count
 
     def idle(self, seconds: float = 0.01) -> None:
-        """Nothing is computed for so long."""
+        """Advance the clock without a step."""
         self.clock.now += seconds
 
     def running(self) -> list[Sequence]:
@@ -658,12 +659,12 @@ class House:
         return [books.sequence for books in self.books.values() if books.ending is None]
 
     def pages_held(self, sequence: Sequence) -> set[int]:
-        """Its own and those that its adapter lies in."""
+        """The request's pages and the pages of its adapter."""
         tiles = self.memory.tiles.items()
         return {*sequence.pages, *(page for page, adapters in tiles if sequence.adapter in adapters)}
 
     def held_by(self, tier: str) -> int:
-        """Distinct pages that a tier holds, those of its running requests' adapters among them."""
+        """Distinct pages that a tier holds, including its running requests' adapters."""
         adapters = {s.adapter for s in self.running() if s.tier == tier}
         tiles = {page for page, tiles in self.memory.tiles.items() if adapters & set(tiles)}
         return self.pages_of(tier) + len(tiles)
@@ -673,7 +674,7 @@ class House:
         return len({page for sequence in self.running() if sequence.tier == tier for page in sequence.pages})
 
     def check_the_end(self) -> None:
-        """Nothing is left, nobody was forgotten, and every count adds up."""
+        """No pages are held, every request has ended, and every count adds up."""
         assert self.faults_made or not self.scheduler.faults.count, "a request's scheduling raised: see the log"
         assert not self.flights
         assert not self.live()
@@ -761,18 +762,18 @@ class House:
             assert any(s.share == sequence.share for s in now), "its share has nothing left that runs"
 
     def _check_adapters(self, waited: dict[str | None, str]) -> None:
-        """Who runs has its adapter; what nobody waits for is not under way."""
+        """A running request has its adapter; an adapter for which no request waits is not being loaded."""
         resident = set(self.table.resident())
         for sequence in self.running():
             assert sequence.adapter is None or sequence.adapter in resident, "an adapter in use was evicted"
         waiting = {sequence.adapter for sequence in self.live() if not sequence.pages}
         coming = self.pinned - set(self.table.resident())
-        assert self.table.wanted <= waiting | coming, "an adapter is under way for nobody"
+        assert self.table.wanted <= waiting | coming, "an adapter is loading that no request waits for"
         assert waiting <= set(waited)
 
     def _check_left_out(self, step: Step, left_out: list[Sequence], *, excused: bool) -> None:
-        """Who could decode does, unless a higher tier prefills in its stead, or others of a tier that its share crowds;
-        and nobody waits so two steps in a row."""
+        """A request that could decode does, unless a higher tier prefills in its place, or other shares of a tier that
+        its share crowds; and no request is passed over in two consecutive steps."""
         ranks = {tier.name: rank for rank, tier in enumerate(self.tiers)}
         prefilling = [chunk.sequence for chunk in step.chunks if self._prefills(chunk)]
         for sequence in left_out:
@@ -786,7 +787,7 @@ class House:
         self.left_out = {sequence.handle for sequence in left_out}
 
     def _crowds(self, sequence: Sequence) -> bool:
-        """As the scheduler has it: test_crowding.py says whether that is right."""
+        """Whether the share crowds, by the scheduler's rule, which test_crowding.py tests."""
         entry = self.scheduler._entries[sequence.gateway, sequence.handle]
         return self.scheduler._queues[entry.tier].crowds(entry)
 
@@ -828,7 +829,7 @@ class House:
             return
         reach = self._reach(0)
         needs = [-(-s.token_count() // self.page_tokens) + self._adapter_pages(s) for s in waiting]
-        # Floors of lower tiers may later need other pages than those held in common: the tier leaves them free.
+        # Floors of lower tiers may later need other pages than the pages held in common: the tier leaves them free.
         limit = self.arena.pages - sum(self.floor(t, self.arena.pages) for t in lower) - self.held_by(top.name)
         if any(need + len(self.pages_held(s)) > limit for need, s in zip(needs, waiting, strict=True)):
             return
@@ -847,7 +848,7 @@ class House:
         if sum(chunk.count for chunk in step.chunks) >= self.step_tokens_max:
             return
         owed = [e for e in scheduler._entries.values() if e.owed and not e.running and e.sequence.model == step.model]
-        # A test may have replaced the method of the object by one that raises: not for the auditor.
+        # A test may have replaced the object's method by a function that raises; the auditor calls the class's method.
         ready = partial(AdapterResidency.is_adapter_ready, scheduler.residency)
         oldest = {entry.tier: entry for entry in reversed(owed) if ready(entry.sequence.adapter)}
         for entry in oldest.values():
@@ -881,7 +882,7 @@ class House:
         return sum(len(tiers) - 1 for tiers in self._holders().values())
 
     def _shared_pages(self) -> int:
-        """As `_common_pages`, and each page of an adapter at least once: it is freed only by its last holder."""
+        """Like `_common_pages`, with each page of an adapter at least once: it is freed only by its last holder."""
         holders = self._holders()
         pages = holders.keys() | self.memory.tiles.keys()
         return sum(max(len(holders.get(page, ())) - 1, page in self.memory.tiles) for page in pages)
@@ -901,7 +902,7 @@ class House:
         return any(chunk.sequence is sequence for flight in self.flights for chunk in flight.step.chunks)
 
     def _check_preemptions(self, sequence: Sequence) -> None:
-        """At most so many, for whoever fits into its tier's floor."""
+        """At most this number of preemptions, for a request that fits into its tier's floor."""
         tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
         pages = self._pages_to_end(sequence)
         if sequence.adapter is not None:
@@ -964,7 +965,7 @@ class House:
         assert PENDING_ID not in sequence.output_ids
         expected = uninterrupted(sequence)
         made = sequence.output_ids
-        assert made[sequence.resumed :] == books.made, "an id was not reported, or one that was not made"
+        assert made[sequence.resumed :] == books.made, "an id was not reported, or a reported id was not made"
         assert made == expected[: len(made)], f"{sequence.request_id} differs from an uninterrupted run"
         assert not sequence.pages
         assert 0 <= sequence.cached_tokens < len(sequence.prompt_ids) + bool(sequence.resumed)
@@ -987,7 +988,7 @@ class House:
                     return
                 unread = sequence.adapter in self.table.failing and "made to fail" in ended.message
                 unread |= bool(self.vault and sequence.model in self.vault.failing and "its model" in ended.message)
-                pinned = bool(self.pinned)  # they may have taken what it lacks
+                pinned = bool(self.pinned)  # pinned models may hold the pages that it lacks
                 assert books.failed or unread or pinned or not self._fits_alone(sequence), "it failed for no reason"
 
     def _fits_alone(self, sequence: Sequence) -> bool:

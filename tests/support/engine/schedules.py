@@ -81,7 +81,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Do:
-    """Any action other than a request; `which` selects its object, if there is one."""
+    """Any action other than a request; `which` selects its object, if it has an object."""
 
     what: str
     which: int
@@ -101,7 +101,7 @@ class Schedule:
     adapter_places: int = 1000
     weights_max: int = 0  # 0: all models stay on the device
     residence_s: float = 1.0
-    trap: tuple[str, int] | None = None  # place and call at which one request's scheduling raises
+    trap: tuple[str, int] | None = None  # code location and call at which one request's scheduling raises
     actions: tuple[Ask | Do, ...]
 
 
@@ -207,7 +207,7 @@ def play(schedule: Schedule) -> House:
 
 
 def _finish(house: House, schedule: Schedule, trap: Trap | None) -> None:
-    """Run all requests to their ends, then check that nothing of them, their adapters and models is left."""
+    """Run all requests to their ends, then check that no state of them, their adapters and models remains."""
     tokens = sum(s.token_count() + s.max_tokens for s in house.live())
     begun = len(house.flights)
     # Bounded: every step computes something, and the oldest request always progresses.

@@ -1,4 +1,4 @@
-"""A request that is preempted again and again while its pages lie in host memory, and what came back of them."""
+"""A request that is preempted repeatedly while its pages are in host memory, and a check of the pages copied back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PROMPT_TOKENS, NEW_TOKENS = 75, 60
 
 
 class Compared:
-    """A host pool that keeps what went out beside what is back. All in stream order: nothing here waits for a copy, as
-    nothing in the engine does."""
+    """A host pool that records the pages copied out and copied back. It works in stream order: like the engine, it
+    never waits for a copy."""
 
     def __init__(self, pool: HostPool, arena: torch.Tensor) -> None:
         self.slots, self.page_copy_s = pool.slots, 0.0  # however little is known of steps, it is worth its copies
@@ -34,12 +34,12 @@ class Compared:
 
     def check(self) -> None:
         assert self.pairs
-        assert all(torch.equal(out, back) for out, back in self.pairs), "a page came back as another"
+        assert all(torch.equal(out, back) for out, back in self.pairs), "a page was copied back with other bytes"
 
 
 def run_swapped(engine: Drive, adapter: str | None) -> None:
-    """One place, so that a request runs alone in each of its steps: what comes back is what was there exactly when it
-    draws the same ids as a run that nobody interrupted."""
+    """One sequence slot, so that a request runs alone in each of its steps: it draws the same ids as an uninterrupted
+    run exactly when the copied pages are equal."""
     arena, pool = engine.scheduler.arena, Compared(engine.runner.host_pool, engine.runner.adapters._arena)
     engine.scheduler.swap._pool = pool
     traps = Traps(engine)

@@ -1,4 +1,4 @@
-"""The auditor's house with several models, driven with steps that take what a cost model says."""
+"""The auditor's simulated engine with several models; a cost model gives the duration of each step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timed:
         self._costs = costs or {}
 
     def run(self, until: Callable[[], bool] = lambda: False, seconds: float = 1000.0) -> None:
-        """Until all have ended, or `until`, or so long."""
+        """Run until all requests have ended, until `until` holds, or for the given time."""
         house, end = self.house, self.house.clock.now + seconds
         while not until() and house.clock.now < end:
             while len(house.flights) <= house.steps_ahead and house.schedule():

@@ -45,6 +45,6 @@ class Operator:
         return dict(error)
 
     def log(self) -> list[sa.Row[Any]]:
-        """What this operator changed, oldest first."""
+        """The audit lines of this operator, oldest first."""
         query = sa.select(audit_log).where(audit_log.c.actor == self.key.key.id).order_by(audit_log.c.id)
         return self.stack.read(lambda c: list(c.execute(query)))

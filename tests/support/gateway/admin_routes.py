@@ -11,7 +11,7 @@ import msgspec
 
 from support.paths import REPO
 
-# In a process of its own, as the gateway has it: in a test the framework's warnings are errors.
+# In a separate process, like a gateway: in a test the framework's warnings are errors.
 LIST_ROUTES = """
 import json
 from litestar import Litestar
@@ -41,7 +41,7 @@ class ServedRoute(msgspec.Struct, frozen=True):
 
 
 def served_routes() -> list[ServedRoute]:
-    """Everything but the description of the API."""
+    """All routes except the description of the API."""
     listed = subprocess.run([sys.executable, "-c", LIST_ROUTES], cwd=REPO, check=True, capture_output=True)
     return [ServedRoute(*route) for route in json.loads(listed.stdout)]
 

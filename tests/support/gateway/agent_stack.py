@@ -148,11 +148,12 @@ class AgentStack(ScriptedStack):
         return ""
 
 
-# ---- what a client reads in an answer
+# ---- an answer as a client reads it
 
 
 def read_answer(path: str, content: bytes) -> dict[str, Any]:
-    """Of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without ids."""
+    """The parts of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without
+    ids."""
     text = content.decode()
     whole_readers = {"/v1/messages": _read_message, "/v1/responses": _read_response}
     if not text.startswith(("data:", "event:", ":")):
@@ -195,7 +196,7 @@ def _read_response(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_response_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The items are those of their events, as Codex reads them."""
+    """The output items are equal to the items of their events, which Codex reads."""
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     return _read_response({"status": events[-1]["response"]["status"], "output": items})
 

@@ -1,4 +1,4 @@
-"""What a request of each dialect may contain, value by value: accepted, or refused by the name of the field."""
+"""The values that a request of each dialect may contain: accepted, or refused by the name of the field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from gateway.api import chat_wire, completions_wire, messages_wire
 from gateway.api.unknown_fields import UnknownFields
 
-# What a test changes in an otherwise valid request.
+# The change of a test in an otherwise valid request.
 Fields = dict[str, Any]
 
 USER = {"role": "user", "content": "Hi"}

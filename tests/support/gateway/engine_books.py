@@ -1,4 +1,4 @@
-"""What an engine and a ledger count: the two sides of the books that a test compares."""
+"""The counts of an engine and of a ledger: the two sides of the books that a test compares."""
 
 from __future__ import annotations
 

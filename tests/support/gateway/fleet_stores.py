@@ -28,7 +28,7 @@ MEMBERS = [
 
 
 def fleet_files(directory: Path, name: str) -> CertificateFiles:
-    """Of a member of MEMBERS; made at the first call."""
+    """The files of a member of MEMBERS; made at the first call."""
     if not (directory / "authority.pem").exists():
         make_certificates(directory, MEMBERS, 1)
     return CertificateFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "authority.pem")
@@ -50,7 +50,7 @@ class GatewayStore:
         self.server.close()
 
     def keep_adapter(self, source: Path, model: Path) -> str:
-        """Its digest."""
+        """Store an adapter. Returns its digest."""
         return add_directory(self.adapters, source, BaseShape.from_directory(model)).digest
 
     def sources(self, port: int | None = None) -> HostSources:
@@ -88,7 +88,8 @@ class FleetPeer(http.client.HTTPConnection):
 
 
 class CuttingProxy:
-    """A TCP proxy whose first connections end after so many bytes of the answer each. `passed`: bytes of answers."""
+    """A TCP proxy that cuts its first connections, each after a given number of bytes of the answer. `passed`: bytes of
+    answers."""
 
     def __init__(self, target: int, cuts: list[int]) -> None:
         self._target = target

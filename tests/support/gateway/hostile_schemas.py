@@ -1,5 +1,5 @@
-"""Hostile JSON Schemas and regular expressions of a seed, by family: what a tenant may send to end, block or mislead a
-compiler of grammars.
+"""Hostile JSON Schemas and regular expressions of a seed, by family: requests of a tenant that try to crash, block or
+mislead a compiler of grammars.
 
 A schema is JSON text, since some of them are no JSON that Python would write (half a surrogate pair, 3,000 levels).
 """

@@ -34,7 +34,7 @@ def endpoint(name: str, ip: str, *, ready: bool = True, serving: bool = True, te
 
 
 def endpoint_slice(name: str, endpoints: list[Any] | None, address_type: str = "IPv4", port: int = 7801) -> Any:
-    """As `kubectl get endpointslice -o json` prints it."""
+    """An EndpointSlice as `kubectl get endpointslice -o json` prints it."""
     return {
         "addressType": address_type,
         "apiVersion": "discovery.k8s.io/v1",
@@ -90,7 +90,7 @@ class KubernetesApiServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Also breaks the watches."""
+        """Stop the server, and break the watches."""
         assert self._server is not None
         self._server.close()
         await self.break_connections()
@@ -109,7 +109,7 @@ class KubernetesApiServer:
         await self._note("DELETED", self.slices.pop(name))
 
     async def bookmark(self) -> None:
-        """A version of its own, as after changes of other objects."""
+        """A new version without a change, as after changes of other objects."""
         await self._note("BOOKMARK", {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {}})
 
     async def _note(self, kind: str, found: Any) -> None:
@@ -169,7 +169,7 @@ def write_json(writer: asyncio.StreamWriter, status: str, body: Any) -> None:
 
 
 def write_chunks(writer: asyncio.StreamWriter, event: Any) -> None:
-    """In two chunks: an event's line need not be whole when a part of it arrives."""
+    """Write in two chunks, because an event's line may arrive in parts."""
     line = json.dumps(event).encode() + b"\n"
     for part in (line[:20], line[20:]):
         writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")

@@ -24,7 +24,7 @@ DRIP_S = 0.05
 
 
 class OtlpReceiver:
-    """Listens on a port of its own from its making until `stop`."""
+    """Listens on a free port from its construction until `stop`."""
 
     def __init__(self, port: int = 0) -> None:
         self.behaviour: Behaviour = "accept"
@@ -93,7 +93,7 @@ class OtlpReceiver:
         except OSError:
             pass  # the gateway closed the connection
 
-    # ---- what was received
+    # ---- received spans
 
     def requests(self) -> list[ExportTraceServiceRequest]:
         return [ExportTraceServiceRequest.FromString(body) for body in self.bodies]

@@ -27,7 +27,7 @@ def metrics_of_rules() -> set[str]:
 
 
 def write_recording(pages: list[Samples], started_at: float) -> None:
-    """`pages`: what was read every STEP_S seconds from `started_at` (Unix seconds) on."""
+    """`pages`: the metrics read every STEP_S seconds from `started_at` (Unix seconds) on."""
     recorded = {}
     for name in sorted(metrics_of_rules()):
         offset = started_at if name.endswith("_timestamp_seconds") else 0.0
@@ -39,7 +39,7 @@ def write_recording(pages: list[Samples], started_at: float) -> None:
 
 
 def quiet_day() -> dict[str, str]:
-    """By series the values of a day, one every STEP_S seconds, as promtool reads them."""
+    """The values of a day by series, one every STEP_S seconds, in promtool's form."""
     day = {f'up{{instance="{INSTANCE}",job="{JOB}"}}': f"1x{DAY_S // STEP_S}"}
     for series, values in json.loads(RECORDING.read_text()).items():
         name, labels = series.rstrip("}").split("{")

@@ -31,7 +31,7 @@ WRONG: list[Any] = [
 ]
 
 
-# By field: values that are right, or nearly. Those of one request may contradict each other.
+# By field: valid values, and nearly valid ones. The values of one request may contradict each other.
 PLAUSIBLE: dict[str, list[Any]] = {
     "max_tokens": [1, 2, 8, 8192, 2**31 - 1],
     "max_completion_tokens": [1, 8, 16],

@@ -37,8 +37,8 @@ def tools(*own: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 # Several tools, of which a choice names one.
 CHOICE = tools(FUNCTION, CUSTOM, {**FUNCTION, "name": "g"}, NAMESPACE)
-# Of each field that works: a value that changes what is asked; with what it needs beside it. None: the field has
-# one value, or a test that the comment names has it.
+# For each supported field: a value that changes the request, with the fields that it needs beside it. None: the field
+# has only one value, or the test that the comment names covers it.
 EXAMPLES: dict[str, Any] = {
     "input": "Other",
     "input[].type": None,  # tests/clients/test_responses.py
@@ -122,7 +122,7 @@ HINTS: dict[str, Any] = {
     "tools[].tools[].output_schema": {"type": "object"},
     **{f"input[].{field}[].{name}": ["u"] for field in ("content", "output") for name in ("annotations", "logprobs")},
 }
-# What a hint stands in, by the beginning of its path; the first that matches counts.
+# The object that contains a hint, by the prefix of its path; the first match counts.
 HINTS_BESIDE: dict[str, dict[str, Any]] = {
     "input[].content[].prompt_cache_breakpoint": BASE,
     "input[].content[]": said({"type": "output_text", "text": "A"}),

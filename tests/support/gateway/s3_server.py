@@ -1,4 +1,4 @@
-"""An S3 server on this host: moto's, a program of its own, whose dependencies exclude some of ours."""
+"""An S3 server on this host: moto's, a separate program, because its dependencies conflict with the product's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_S_MAX = 60.0
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """With the empty bucket BUCKET. The environment in which obstore finds it."""
+    """A server with the empty bucket BUCKET. The environment in which obstore finds it."""
     program = os.environ.get("LANEWAY_TEST_S3") or shutil.which("moto_server")
     if program is None:
         missing_service("an S3 server", "there is no moto_server in the path (pip install 'moto[server,s3]')")

@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to, over the real protocol, behind a real gateway."""
+"""An engine whose answers a test scripts, over the real protocol, behind a real gateway."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Said = Iterable[tuple[float, FromEngine]]
 
 
 class ScriptedEngine:
-    """Listens on `path` in a thread of its own. `script(submit)` says what becomes of each request; an Abort ends one
-    as aborted, unless the script has ended it."""
+    """Listens on `path` in a separate thread. `script(submit)` gives the outcome of each request; an Abort ends a
+    request as aborted, unless the script has ended it."""
 
     def __init__(self, path: str) -> None:
         self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", EngineUsage()))]

@@ -1,4 +1,4 @@
-"""A browser as far as the console's sessions need one: it keeps the cookie, and sends the CSRF token beside it."""
+"""The part of a browser that the console's sessions need: it stores the cookie, and sends the CSRF token beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cookie_name(url: str) -> str:
 
 
 class Browser:
-    """Each request on a connection of its own, so that there is none to close."""
+    """Each request has its own connection, so that no connection remains to close."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -43,7 +43,7 @@ class Browser:
         self.cookies = {cookie_name(self.url): other.cookies[cookie_name(other.url)]}
 
     def cookie(self) -> str:
-        """As a header's value."""
+        """The cookie as a header's value."""
         return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
 
     def get(self, path: str, **more: Any) -> httpx.Response:
@@ -57,7 +57,7 @@ class Browser:
 
 
 def sign_in(stack: Stack, key: MadeKey, url: str = "") -> Browser:
-    """One that has signed in."""
+    """A client that has signed in."""
     browser = Browser(url or stack.url)
     answer = browser.post(SESSION, json={"key": key.secret})
     assert answer.status_code == 200, answer.text

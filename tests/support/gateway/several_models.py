@@ -1,4 +1,4 @@
-"""Stacks with several base models beside the demo model, each with prices of its own: a small one and one without a
+"""Stacks with several base models beside the demo model, each with its own prices: a small model and a model without a
 chat template."""
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from support.stack import MODEL, Stack
 SMALL, BARE = "small", "org/bare"
 SMALL_CONTEXT = 64
 MODELS = (MODEL, SMALL, BARE)
-# Picos a token of input and output in tier standard; what is cached costs the same.
+# Picos a token of input and output in tier standard; cached input costs the same.
 PRICES = {MODEL: (100_000, 400_000), SMALL: (20_000, 60_000), BARE: (10_000, 40_000)}
 MULTIPLIERS = {"premium": 3, "standard": 1, "batch": 1}
 
 
 def make_models(directory: Path, model_dir: Path) -> None:
-    """Their files, without weights: no engine here reads those."""
+    """Write the models' files, without weights, which no engine here reads."""
     shape = json.loads((model_dir / "config.json").read_bytes())
     for name in (SMALL, BARE):
         own = directory / "data/models" / name
@@ -51,7 +51,7 @@ def publish(stack: Stack) -> None:
 
 
 def sections(**extra: str) -> str:
-    """For `toml` of a stack: what is said of the demo model, of the others, and after them."""
+    """Sections for `toml` of a stack: settings of the demo model, of the other models, and after them."""
     return (
         f"{extra.get('first', '')}\n"
         f'[[models]]\nname = "{SMALL}"\n{extra.get("small", "")}\n'
@@ -61,7 +61,7 @@ def sections(**extra: str) -> str:
 
 
 class ManyModels(Stack):
-    """With the fake engine's process."""
+    """A stack with the fake engine's process."""
 
     def prepare(self) -> None:
         make_models(self.directory, self.model_dir)
@@ -77,7 +77,7 @@ class ManyModels(Stack):
 
 
 class ScriptedModels(ScriptedStack):
-    """With an engine that says what a test tells it to."""
+    """A stack with a scripted engine."""
 
     def prepare(self) -> None:
         make_models(self.directory, self.model_dir)
@@ -97,7 +97,7 @@ def asked(route: str, model: str, **fields: Any) -> dict[str, Any]:
 
 
 def post(stack: Stack, route: str, model: str, tenant: str = "globex", **fields: Any) -> httpx.Response:
-    # Of certificates nothing is wanted here, and to load them takes longer than the request.
+    # Certificates are not needed here, and loading them takes longer than the request.
     with httpx.Client(base_url=stack.url, headers=stack.headers(tenant), timeout=30, verify=False) as client:
         return client.post(f"/v1/{route}", json=asked(route, model, **fields))
 

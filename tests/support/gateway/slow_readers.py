@@ -16,12 +16,12 @@ BYTE_EVERY_S = 1.0
 
 
 def ask(stack: Stack, tenant: str, *, close: bool = False, **fields: Any) -> socket.socket:
-    """A connection on which a stream was asked for. `close`: it is to end with the answer."""
+    """A connection on which a stream was requested. `close`: the server closes it after the answer."""
     return send(stack, tenant, {"stream": True, **fields}, "Connection: close\r\n" if close else "")
 
 
 def send(stack: Stack, tenant: str, fields: dict[str, Any], headers: str = "") -> socket.socket:
-    """A connection on which a chat answer was asked for, as httpx would, with further lines of `headers`."""
+    """A connection on which a chat answer was requested, as by httpx, with further lines of `headers`."""
     content = httpx.Request("POST", stack.url, json=body(**fields)).content
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.keys[tenant]}\r\n"
@@ -36,7 +36,7 @@ def send(stack: Stack, tenant: str, fields: dict[str, Any], headers: str = "") -
 
 @contextlib.contextmanager
 def slow_readers(stack: Stack, tenant: str, count: int, max_tokens: int) -> Iterator[None]:
-    """So many of them, a stream each, until the end of the context."""
+    """A number of slow readers, each with a stream, until the end of the context."""
     over = threading.Event()
     with contextlib.ExitStack() as closing:
         connections = [closing.enter_context(ask(stack, tenant, max_tokens=max_tokens)) for _ in range(count)]

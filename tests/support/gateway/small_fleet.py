@@ -141,7 +141,7 @@ def request(number: int = 0, **fields: Any) -> EngineRequest:
 
 
 class Reading:
-    """What a reader of a stream gets."""
+    """The ids and ending that a reader of a stream receives."""
 
     def __init__(self, stream: TokenStream) -> None:
         self.stream = stream

@@ -45,7 +45,7 @@ class Speaking:
         self.stack.says(lambda submit: scripts.pop(0)(submit))
 
     def prompt(self) -> str:
-        """Of the last request, as the model reads it."""
+        """The prompt of the last request, as the model reads it."""
         return self.tokenizer.decode(self.stack.scripted.submits[-1].prompt_ids, skip_special_tokens=False)
 
     def guide(self) -> Any:
@@ -53,7 +53,7 @@ class Speaking:
 
 
 def start_speaking(directory: Path) -> Iterator[Speaking]:
-    """For a fixture: no hold is open at its end."""
+    """Start a stack for a fixture; checks at its end that no hold is open."""
     model = make_tool_model(directory / "model")
     stack = ScriptedStack(directory, f"sqlite:///{directory}/laneway.db", model)
     try:

@@ -41,7 +41,7 @@ def engine_processes(directory: Path) -> dict[int, tuple[str, ...]]:
 
 
 def gpus_used_twice(directory: Path) -> dict[str, list[int]]:
-    """By GPU, the processes that use it together."""
+    """GPUs that several processes use, with these processes."""
     users: dict[str, list[int]] = {}
     for pid, gpus in engine_processes(directory).items():
         for gpu in gpus:

@@ -22,7 +22,7 @@ EPOCH, SECOND_EPOCH = "text", "text-2"
 
 class Settings(msgspec.Struct):
     """A prompt with one of these texts is refused, fails, loses the engine, or ends by a stop after three words; with
-    `move`, another engine process goes on after three words."""
+    `move`, another engine process continues after three words."""
 
     word_s: float = 0.002
     refuse: str = "refuse-me"

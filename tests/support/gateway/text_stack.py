@@ -1,4 +1,4 @@
-"""A whole Laneway on the second kind of engine, which has no process of its own."""
+"""A whole Laneway on the second kind of engine, which runs inside the gateway's process."""
 
 from __future__ import annotations
 

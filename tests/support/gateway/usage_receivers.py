@@ -20,8 +20,8 @@ _IDENTIFIER = re.compile(r"[\x21-\x7e]{1,100}")
 
 
 class UsageReceiver:
-    """Listens on a port of its own from its making until `stop`. `counted`: amounts by (account, event name) or
-    (subject, meter); `refused`: what it would not take, and why."""
+    """Listens on a free port from its construction until `stop`. `counted`: amounts by (account, event name) or
+    (subject, meter); `refused`: the events that it refused, each with its reason."""
 
     def __init__(self, kind: Literal["stripe", "openmeter"]) -> None:
         self.kind = kind
@@ -94,7 +94,7 @@ class UsageReceiver:
         if key in self.answers:
             earlier, status, answer = self.answers[key]
             self.repeated += 1
-            return (status, answer) if earlier == body else wrong("the Idempotency-Key came with other parameters")
+            return (status, answer) if earlier == body else wrong("the Idempotency-Key was used with other parameters")
         fields = {name: values[0] for name, values in parse_qs(body, strict_parsing=True).items()}
         identifier, moment = fields["identifier"], int(fields["timestamp"])
         account, value = fields["payload[stripe_customer_id]"], fields["payload[value]"]

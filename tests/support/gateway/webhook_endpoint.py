@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Endpoint:
-    """An HTTP server that answers with `status` and keeps what it got."""
+    """An HTTP server that answers with `status` and records the requests."""
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []

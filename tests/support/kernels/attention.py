@@ -1,4 +1,4 @@
-"""The attention kernels against their references, one launch at a time: lengths, and what is compared."""
+"""The attention kernels against their references, one launch at a time: the lengths, and the comparisons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_decode(
     shared: int = 0,
     fp8: bool = False,
 ) -> torch.Tensor:
-    """One launch for two layers' worth of K and V, into NaN-filled rows, some of which nobody may write."""
+    """One launch for two layers' worth of K and V, into NaN-filled rows, some of which no kernel may write."""
     torch.manual_seed(len(kv_lens))
     dice = random.Random(sum(kv_lens))
     total_rows = len(kv_lens) + 2
@@ -82,7 +82,7 @@ def check_decode(
         )  # fmt: skip
         assert wanted.isfinite().any() == any(kv_lens)
         assert_same(out, wanted)
-        if ON_GPU:  # where who comes last differs from launch to launch
+        if ON_GPU:  # the program that finishes last differs between launches
             again = torch.full_like(out, torch.nan)
             decode_attention(q, again, arena.kv, arena.pages, plan, **places)
             assert torch.equal(out.nan_to_num(), again.nan_to_num()), "the same batch gave other bits"
@@ -104,7 +104,7 @@ def check_prefill(
     torch.manual_seed(len(chunks))
     layer = shape.layers - 1
     arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(sum(kv_lens)), shared=shared, fp8=fp8)
-    # Chunks lie in the rows in another order than in the lists, with rows of nobody between them.
+    # Chunks lie in the rows in another order than in the lists, with unused rows between them.
     order = random.Random(5).sample(range(len(chunks)), len(chunks))
     row_starts, total_rows = [0] * len(chunks), 2
     for s in order:

@@ -1,4 +1,4 @@
-"""What the tests of a step's small ops share: device, dtypes, tolerances, and operands that show what was not written.
+"""Shared by the tests of a step's small ops: device, dtypes, tolerances, and operands that reveal unwritten elements.
 
 With a CUDA device the whole matrix runs; without, in the interpreter, a sample of it with a printed seed.
 """
@@ -14,7 +14,7 @@ import torch
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-# The interpreter computes bfloat16 by detours of its own.
+# The interpreter computes bfloat16 in another way than a GPU.
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
 # Relative and absolute: two units in the last place, as sums are taken in another order.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -33,13 +33,13 @@ def sampled(name: str, cases: Sequence[Case], count: int = SAMPLED) -> list[Case
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Every element; NaN only where NaN is wanted."""
+    """Compare every element; NaN only where NaN is expected."""
     tolerance = TOLERANCE[wanted.dtype]
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def normal(*shape: int, dtype: torch.dtype, seed: int, scale: float = 1.0) -> torch.Tensor:
-    """Rows of a buffer that is wider than they are, so that a row stride is one."""
+    """Rows of a wider buffer, so that the row stride differs from the row's width."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.randn(*shape[:-1], shape[-1] + 16, generator=generator) * scale
     return wide.to(dtype).to(DEVICE)[..., : shape[-1]]

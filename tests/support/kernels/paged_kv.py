@@ -1,4 +1,4 @@
-"""A small arena for the attention tests: permuted page tables, shared prefixes, and NaN wherever nobody may look."""
+"""A small arena for the attention tests: permuted page tables, shared prefixes, and NaN wherever no kernel may read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
 from kernels.reference_kv import E4M3_NAN, quantise_heads
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-# Outputs are averages of values of about 1; the reference computes in float32 from the same rounded inputs. What is
-# left is the rounding of p before p·V and that of the output.
+# Outputs are averages of values of about 1; the reference computes in float32 from the same rounded inputs. The
+# remaining error is the rounding of p before p·V and of the output.
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2.5e-2}
 DTYPES = [torch.bfloat16, torch.float16] if torch.cuda.is_available() else [torch.float32, torch.float16]
 
@@ -116,6 +116,6 @@ def int32(numbers: list[int]) -> torch.Tensor:
 
 
 def assert_same(out: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Every element, the poison of rows that nobody may write included."""
+    """Compare every element, including the NaN of rows that no kernel may write."""
     tolerance = TOLERANCES[out.dtype]
     torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -27,7 +27,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 def guarded(tensor: torch.Tensor, poison: float) -> torch.Tensor:
-    """The same numbers as rows of a larger tensor, with `poison` in all other rows."""
+    """These numbers as rows of a larger tensor, with `poison` in all other rows."""
     whole = torch.full((tensor.shape[0] + 2 * GUARD_ROWS, *tensor.shape[1:]), poison, dtype=tensor.dtype, device=DEVICE)
     whole[GUARD_ROWS:-GUARD_ROWS] = tensor
     return whole[GUARD_ROWS:-GUARD_ROWS]

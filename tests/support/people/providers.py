@@ -1,4 +1,5 @@
-"""Two OpenID Connect providers of others, as processes of their own: npm's oidc-provider and PyPI's oidc-provider-mock.
+"""Two OpenID Connect providers by other authors, in separate processes: npm's oidc-provider and PyPI's
+oidc-provider-mock.
 
 They differ where providers do: the first names groups at its userinfo endpoint alone and gives no refresh token; the
 second has groups in the ID token and gives refresh tokens.
@@ -105,7 +106,7 @@ class MockProvider(ProviderProcess):
         assert httpx.post(f"{self.issuer}/users/{sub}/revoke-tokens", timeout=30, verify=NO_TLS).status_code == 204
 
 
-_ADDRESSES = itertools.count(1)  # each visitor has an address of its own: refused sign-ins are counted by address
+_ADDRESSES = itertools.count(1)  # each visitor has its own address, because refused sign-ins are counted by address
 
 
 class Visitor:
@@ -134,7 +135,7 @@ class Visitor:
         return self.follow(answer.headers["location"], sub)
 
     def follow(self, url: str, sub: str) -> str:
-        """From the provider's page for signing in to the URL of the gateway's callback."""
+        """Follow the sign-in from the provider's page to the URL of the gateway's callback."""
         for _ in range(12):
             answer = self.client.get(url)
             if not answer.has_redirect_location:

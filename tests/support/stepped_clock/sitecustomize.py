@@ -1,7 +1,7 @@
 """A host clock that a test can step: Python loads this at its start where PYTHONPATH leads here.
 
-What a process asks with time.time and time.time_ns is off by the seconds that the file $LANEWAY_TEST_CLOCK says now.
-Monotonic clocks go on, as they do when a clock is stepped.
+time.time and time.time_ns are offset by the number of seconds in the file $LANEWAY_TEST_CLOCK. Monotonic clocks are
+unaffected, as with a real step of a clock.
 """
 
 from __future__ import annotations

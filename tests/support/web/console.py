@@ -87,7 +87,7 @@ class Console:
         }
 
     def api(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """As the owner, by bearer."""
+        """A request of the owner, with a bearer key."""
         headers = {"Authorization": f"Bearer {self.secrets['owner']}"}
         return httpx.request(method, f"{self.stack.url}{path}", headers=headers, timeout=60, **options)
 

@@ -1,4 +1,4 @@
-"""What tests of the console do with a page: axe's findings, and an answer of the API held still."""
+"""Shared by tests of the console's pages: axe's findings, and a repeated answer of the API."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def held_still(page: Page, path: str) -> Callable[[], Any]:
-    """The API's first answer at `path` is every later one that the page gets, and what the function returns: what goes
-    on changing while it is shown cannot be compared otherwise."""
+    """Repeat the API's first answer at `path` as every later answer to the page, and return it: a changing page could
+    not be compared otherwise."""
     answers: list[Any] = []
 
     def answer(route: Any) -> None:
@@ -29,7 +29,7 @@ def held_still(page: Page, path: str) -> Callable[[], Any]:
 
 
 def serious_faults(page: Page) -> list[str]:
-    """What axe finds of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
+    """Axe's findings of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
     scripts."""
     page.evaluate(AXE.read_text() + "; 0")
     found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")

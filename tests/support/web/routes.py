@@ -24,7 +24,7 @@ class Route:
         return None if found is None else found.group(1)
 
     def at(self, value: str | None) -> str:
-        """Its address below /admin, the parameter filled."""
+        """The route's address below /admin, with its parameter."""
         return "/admin" + re.sub(r"\$\w+", value or "", self.path)
 
 

@@ -1,4 +1,4 @@
-"""What pages of one thing are opened with: for each parameter of a route, something that is there."""
+"""The parameters for pages of one object: for each parameter of a route, the id of an existing object."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def credited(console: Console) -> str:
     return _first(console, tables.corrections.c.id, tables.corrections.c.tenant_id)
 
 
-# A page with a new parameter needs its line here; what it shows is hooli's, whom the tenant_admin belongs to.
+# A page with a new parameter needs its line here. The pages show hooli, the tenant of the tenant_admin.
 SUBJECTS: dict[str, Callable[[Console], str]] = {
     "tenant": lambda _: "hooli",
     "invoice": closed,

@@ -1,4 +1,4 @@
-"""What a console has to show: tenants with projects, keys and budgets, and weeks of traffic, written by the ledger.
+"""Data for the console: tenants with projects, keys and budgets, and weeks of traffic, written by the ledger.
 
 Every row is made by the ledger's own transactions, only on a clock of the past: what the pages then show adds up.
 """
@@ -82,7 +82,7 @@ class History:
             self._budgets(connection, tenant, share)
 
     def _budgets(self, connection: sa.Connection, tenant: tenants.Tenant, share: float) -> None:
-        """Of about what a month uses: some nearly spent, one soft."""
+        """Budgets of about a month's use: some nearly spent, one soft."""
         month = int(
             share * self.requests_a_day * 30 * 250_000_000 * {"premium": 3, "standard": 1, "batch": 0.5}[tenant.tier]
         )

@@ -1,7 +1,7 @@
 // The page arena as a map: one square per page, in page order, coloured by model or by tier. Pointer and arrow keys
 // read it, the legend highlights an owner, and a table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
-import { bytes, count, useShade, useView } from "../../kit";
+import { Segments, bytes, count, useShade, useView } from "../../kit";
 import {
   type By,
   type EngineEvent,
@@ -73,19 +73,15 @@ export function ArenaMap({ event, look: { palette, choose } }: { event: EngineEv
         </span>
         <span className="actions">
           {choose !== undefined && (
-            <span className="segments" role="group" aria-label="Colour by">
-              {(["model", "tier"] as const).map((by) => (
-                <button
-                  key={by}
-                  type="button"
-                  className="button button-quiet"
-                  aria-pressed={by === palette.by}
-                  onClick={() => choose(by)}
-                >
-                  by {by}
-                </button>
-              ))}
-            </span>
+            <Segments
+              label="Colour by"
+              options={[
+                ["model", "by model"],
+                ["tier", "by tier"],
+              ]}
+              value={palette.by}
+              onChange={choose}
+            />
           )}
           <button
             type="button"

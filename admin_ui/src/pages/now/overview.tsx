@@ -12,6 +12,7 @@ import {
   Money,
   PageHead,
   Section,
+  Segments,
   StatTile,
   Tiles,
   Time,
@@ -207,24 +208,18 @@ function placeOf(link: string): [string, Record<string, string>] {
 }
 
 const WINDOWS = ["5m", "1h", "24h"] as const;
+const MEASURES = ["requests", "tokens", "cost"] as const;
 
 function FirstTokens() {
   const [window, setWindow] = useState<(typeof WINDOWS)[number]>("1h");
   const found = useGet("/v1/admin/tiers", {}, { everyMs: EVERY_MS });
   const choose = (
-    <div className="segments" role="group" aria-label="Time range">
-      {WINDOWS.map((one) => (
-        <button
-          key={one}
-          type="button"
-          className="button button-quiet"
-          aria-pressed={one === window}
-          onClick={() => setWindow(one)}
-        >
-          {one}
-        </button>
-      ))}
-    </div>
+    <Segments
+      label="Time range"
+      options={WINDOWS.map((one) => [one, one] as const)}
+      value={window}
+      onChange={setWindow}
+    />
   );
   return (
     <Section title="Time to first token, by tier" actions={choose}>
@@ -374,7 +369,7 @@ function Outlook({ spend, now }: { spend: Spend; now: number }) {
 }
 
 function Today({ today, now }: { today: Overview["today"]; now: number }) {
-  const [what, setWhat] = useState("requests");
+  const [what, setWhat] = useState<(typeof MEASURES)[number]>("requests");
   const hour = Math.floor(now / HOUR_S);
   const { at, series } = useMemo(() => {
     const midnight = hour - (hour % 24);
@@ -402,19 +397,7 @@ function Today({ today, now }: { today: Overview["today"]; now: number }) {
     };
   }, [today.series, today.cost_picos, hour, what]);
   const choose = (
-    <div className="segments" role="group" aria-label="Measure">
-      {["requests", "tokens", "cost"].map((one) => (
-        <button
-          key={one}
-          type="button"
-          className="button button-quiet"
-          aria-pressed={one === what}
-          onClick={() => setWhat(one)}
-        >
-          {one}
-        </button>
-      ))}
-    </div>
+    <Segments label="Measure" options={MEASURES.map((one) => [one, one] as const)} value={what} onChange={setWhat} />
   );
   const money =
     what === "cost" ? { say: decimal, brief: (value: number) => rounded(BigInt(Math.round(value)), 3) } : {};

@@ -1,7 +1,7 @@
 // Error rates over time: refused and failed requests by code, of all tenants, one tenant or one key.
 import { useMemo, useState } from "react";
 import { type AnswerOf, useGet } from "../../api";
-import { Chart, EmptyState, Link, Loaded, StatTile, Tiles, count } from "../../kit";
+import { Chart, EmptyState, Link, Loaded, Segments, StatTile, Tiles, count } from "../../kit";
 import "./errorRates.css";
 
 type Rates = AnswerOf<"/v1/admin/error_rates">;
@@ -21,18 +21,8 @@ export function ErrorRates({ tenant, keyId }: { tenant?: string; keyId?: string 
   const found = useGet("/v1/admin/error_rates", { query: { ...which, width } }, { everyMs: EVERY_MS });
   return (
     <div className="stack">
-      <div className="error-widths" role="group" aria-label="Time range">
-        {WIDTHS.map(([value, word]) => (
-          <button
-            key={value}
-            type="button"
-            className="button button-quiet"
-            aria-pressed={value === width}
-            onClick={() => setWidth(value)}
-          >
-            {word}
-          </button>
-        ))}
+      <div>
+        <Segments label="Time range" options={WIDTHS} value={width} onChange={setWidth} />
       </div>
       <Loaded of={found} lines={8}>
         {(rates) => <Drawn rates={rates} which={which} detail={width === "1h" ? "minute" : "day"} />}
