@@ -11,6 +11,7 @@ from billing import finance_tables, revision, tables
 from billing.exports import labels
 from gateway.access import audit_chain
 from gateway.error_tables import request_errors
+from gateway.file_tables import files
 from gateway.stored.texts import delete_text_key
 from gateway.tables import (
     adapter_shares,
@@ -51,6 +52,9 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
     if not connection.execute(change.values(values)).rowcount:
         return
     delete_text_key(connection, tenant_id)  # stored texts cannot be read from now on, and are deleted by the gateways
+    # Contents without a key are removed from their store by the gateways.
+    named = sa.update(files).where(files.c.tenant_id == tenant_id)
+    connection.execute(named.values(filename=ERASED, deleted_at=sa.func.coalesce(files.c.deleted_at, at)))
     _erase_keys(connection, tenant_id, at)
     _erase_people(connection, tenant_id)
     _erase_adapters(connection, tenant_id, at)

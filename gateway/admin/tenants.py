@@ -18,6 +18,7 @@ from gateway.admin.erasure import erase as erase_rows
 from gateway.admin.erasure_file import Erasure
 from gateway.admin.writes import Actor, Writes
 from gateway.config.networks import checked_networks
+from gateway.files.rows import files_of_key
 from gateway.stored.texts import delete_text_key
 from gateway.tables import erasures
 
@@ -111,6 +112,11 @@ class TenantWrites:
             on_budget=on_budget,
         )
         if after.store_responses_s is None and before.store_responses_s is not None:
+            if count := files_of_key(connection, after.id):
+                raise NotPossibleYet(
+                    f"the tenant has {count} files, encrypted with the key that 'off' deletes; delete the files with a "
+                    "key of the tenant, or wait until they expire"
+                )
             delete_text_key(connection, after.id)
         if status is not None:
             change = tenants.suspend if status == "suspended" else tenants.resume

@@ -42,8 +42,8 @@ ABSENT = {
     "evals": "nothing is evaluated",
 }
 SERVED = (
-    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/tokenize and /v1/detokenize, "
-    "and GET /v1/models, /v1/usage, /v1/budget and /health"
+    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/tokenize, /v1/detokenize and "
+    "/v1/files, and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")

@@ -17,6 +17,8 @@ from gateway.commands.console import Console, fail, json_option, pass_console, s
 from gateway.commands.database import read, write
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
+from gateway.files.backends import open_backend
+from gateway.files.contents import FileContents
 from gateway.recovery.tenant_files import FolderTaken, write_files
 from gateway.stored.texts import TextKeys
 from gateway.views.accounts import ProjectView, TenantView
@@ -196,8 +198,8 @@ def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: 
 @json_option
 @pass_console
 def export_tenant_command(console: Console, tenant: str, folder: Path, as_json: bool) -> None:
-    """Write all data of TENANT (a slug or an id) to the new FOLDER: a file for each table, its adapters, and a manifest
-    with digests. Stored texts are in plain text; secrets of keys and webhooks are left out."""
+    """Write all data of TENANT (a slug or an id) to the new FOLDER: a file for each table, its adapters, its files, and
+    a manifest with digests. Stored texts are in plain text; secrets of keys and webhooks are left out."""
     config = console.config
     found = read(console, lambda c: tenant_of(c, tenant))
     try:
@@ -206,6 +208,7 @@ def export_tenant_command(console: Console, tenant: str, folder: Path, as_json: 
             found.id,
             folder,
             AdapterStore(config.adapters_dir),
+            FileContents(open_backend(config.files.store, config.files_dir, config.upload_free_min_bytes)),
             TextKeys(read_server_secrets(config)),
             lambda line: click.echo(line, err=True),
         )

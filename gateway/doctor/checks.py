@@ -6,6 +6,7 @@ The checks change nothing and leave no process behind. torch is loaded in a sepa
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import stat
@@ -18,16 +19,20 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import sqlalchemy as sa
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger.settler import free_bytes
+from engine.contents.object_stores import plain_url
+from gateway import file_tables
 from gateway.catalog.base_models import configured
 from gateway.config.file import Config
 from gateway.config.private_files import SQLITE_SUFFIXES, UMASK
 from gateway.config.settings import safe_url
 from gateway.doctor import device as doctor_device
 from gateway.doctor import network
+from gateway.files.backends import ContentBackend, ContentMissing, ContentStoreFailed, open_backend
 from gateway.host.packaged_models import is_installed, missing_models
 from gateway.http.console_files import INDEX
 
@@ -68,17 +73,21 @@ def examine(config: Config, file: Path | None) -> Iterator[Check]:
     yield python()
     yield from device(config)
     yield from ports(config)
-    database = Database(config.database_url)
+    database, newest_file = Database(config.database_url), None
     try:
         answers = database_answers(config, database)
         yield answers
         if answers.status == "ok":
-            yield schema(config)
+            schema_check = schema(config)
+            yield schema_check
+            if schema_check.status == "ok":
+                newest_file = database.read_sync(_newest_file)
             yield clock(database)
     finally:
         database.close()
     yield redis(config)
     yield disk(config)
+    yield files(config, newest_file)
     yield secrets(config, file)
     yield models(config)
     yield console(config)
@@ -264,9 +273,37 @@ def disk(config: Config) -> Check:
         detail += f", less than journal.disk_free_min_bytes ({size(minimum)}): requests get 503"
         return fail("disk", detail, "free some disk space")
     if free < config.upload_free_min_bytes:
-        detail += f", less than {size(config.upload_free_min_bytes)}: uploads of adapters get 507"
+        detail += f", less than {size(config.upload_free_min_bytes)}: uploads of adapters and files get 507"
         return warn("disk", detail, "free some disk space")
     return ok("disk", detail)
+
+
+def files(config: Config, newest: str | None) -> Check:
+    """Whether the store of /v1/files can be written, and has the content of `newest`, the newest file's id."""
+    url, advice = config.files.store, "correct files.store, its credentials or its disk"
+    store = plain_url(url) if url else str(config.files_dir)
+    backend = open_backend(url, config.files_dir, config.upload_free_min_bytes)
+    try:
+        asyncio.run(backend.check_writable())
+        if newest is not None:
+            asyncio.run(_open_once(backend, newest))
+    except ContentMissing:
+        detail = f"{store} lacks the content of the newest file, {newest}"
+        return fail("files", detail, "let files.store of all gateways name the same shared directory or object store")
+    except ContentStoreFailed as error:
+        return fail("files", f"{store} cannot be used: {error}", advice)
+    return ok("files", f"{store} can be written")
+
+
+async def _open_once(backend: ContentBackend, file_id: str) -> None:
+    (await backend.open_content(file_id)).close()
+
+
+def _newest_file(connection: sa.Connection) -> str | None:
+    """Of those whose content nothing removes soon."""
+    rows = file_tables.files
+    query = sa.select(rows.c.id).where(rows.c.deleted_at.is_(None), rows.c.expires_at > database_now(connection))
+    return connection.execute(query.order_by(rows.c.created_at.desc()).limit(1)).scalar_one_or_none()
 
 
 def secrets(config: Config, file: Path | None) -> Check:

@@ -13,6 +13,7 @@ import errno
 import functools
 import os
 import re
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ class ContentBackend(Protocol):
         left, if it is as old. Raises ContentStoreFailed."""
 
     async def check_writable(self) -> None:
-        """Write, read and delete a small object. Raises ContentStoreFailed."""
+        """Write and delete a small object. Raises ContentStoreFailed."""
 
 
 class ContentDirectory:
@@ -113,7 +114,10 @@ class ContentDirectory:
 
     async def check_writable(self) -> None:
         """See ContentBackend."""
-        await _in_thread(self._write_probe)
+        try:
+            await _in_thread(self._write_probe)
+        except ContentMissing as error:  # a file system such as /proc
+            raise ContentStoreFailed("no file can be made in the directory") from error
 
     def _path(self, name: str) -> Path:
         assert CONTENT_NAME.fullmatch(name), "a content's name is the id of its file"
@@ -139,12 +143,12 @@ class ContentDirectory:
                     yield path.name
 
     def _write_probe(self) -> None:
-        path = self.directory / INCOMING / new_id("probe")
-        try:
-            with _create_file(path) as file:
-                self._append(file, b"probe")
-        finally:
-            path.unlink(missing_ok=True)
+        directory = self.directory
+        while not directory.exists():  # the first upload makes it
+            directory = directory.parent
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"probe")
+            file.flush()
 
 
 class _FileContent:

@@ -145,10 +145,7 @@ class Files:
         DatabaseUnavailable."""
 
         def hide(connection: sa.Connection) -> bool:
-            if (
-                connection.execute(visible_files(connection, tenant_id).where(files.c.id == file_id)).one_or_none()
-                is None
-            ):
+            if read_visible(connection, tenant_id, file_id) is None:
                 return False
             row = sa.update(files).where(files.c.id == file_id, files.c.deleted_at.is_(None))
             return connection.execute(row.values(deleted_at=database_now(connection))).rowcount > 0

@@ -21,7 +21,6 @@ from gateway.tables import files, text_keys
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 FILENAME_CHARS_MAX = 255
 UPLOAD_PURPOSE, OUTPUT_PURPOSE = "batch", "batch_output"
-PURPOSES = (UPLOAD_PURPOSE, OUTPUT_PURPOSE)
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +105,8 @@ def read_row(
 
 
 def begin_use(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:
-    """Keep the content until `end_use`, also if the file is deleted or expires. None: no visible file of the tenant has
-    this id."""
+    """Retain the content until `end_use`, also if the file is deleted or expires meanwhile. None: no visible file of the
+    tenant has this id."""
     if (found := read_visible(connection, tenant_id, file_id)) is None:
         return None
     used = sa.update(files).where(files.c.id == file_id, files.c.deleted_at.is_(None)).values(uses=files.c.uses + 1)
@@ -125,6 +124,16 @@ def lock_quota(connection: sa.Connection, key: TextKey) -> bool:
     the key was deleted."""
     row = sa.select(text_keys.c.id).where(text_keys.c.id == key.id, text_keys.c.wrapped.is_not(None))
     return connection.execute(row.with_for_update()).one_or_none() is not None
+
+
+def files_of_key(connection: sa.Connection, tenant_id: str) -> int:
+    """How many files would become unreadable with the tenant's key. No file is added until the transaction ends."""
+    key = sa.select(text_keys.c.id).where(text_keys.c.tenant_id == tenant_id).with_for_update()
+    key_id = connection.execute(key).scalar_one_or_none()
+    unexpired = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > database_now(connection))
+    is_needed = sa.or_(files.c.uses > 0, sa.and_(files.c.deleted_at.is_(None), unexpired))
+    query = sa.select(sa.func.count()).where(files.c.text_key_id == key_id, is_needed)
+    return int(connection.execute(query).scalar_one())
 
 
 def bytes_left(connection: sa.Connection, section: FilesSection, tenant_id: str) -> int:

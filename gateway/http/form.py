@@ -1,6 +1,6 @@
-"""Reads a multipart form and hands on its files while they arrive: bounded in bytes, time and memory.
+"""Reads a multipart form and writes its files while they arrive: bounded in bytes, time and memory.
 
-The caller lists the accepted names, and says where each file is written; the files' purpose is not known here.
+The caller lists the accepted names and opens what each file is written to; the files' purpose is not known here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Fields = Mapping[str, tuple[str, ...]]
 
 
 class FormFile(Protocol):
-    """Where one file of a form is written."""
+    """What one file of a form is written to."""
 
     async def write(self, data: bytes) -> None: ...
 
@@ -63,9 +63,8 @@ class Form:
     async def read(
         self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
-        """Write the files and return the texts. `on_bytes` is called with the bytes of each piece,
-        a number, before the piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte
-        before 408. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
+        """Write the files and return the texts. `on_bytes` is called with the bytes of each piece, a number, before the
+        piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
         parser = _parser(request, bytes_max)
         received, begun_at = 0, time.monotonic()
         try:

@@ -1,9 +1,10 @@
-"""All data of one tenant as files: a JSON object for each row, one file for each table, the adapters' files, and a
-manifest with their digests. Stored texts are decrypted; secrets and their hashes are left out.
+"""All data of one tenant as files: a JSON object for each row, one file for each table, the files of its adapters, the
+contents of /v1/files, and a manifest with digests. Stored texts are decrypted; secrets and their hashes are left out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -20,6 +21,9 @@ from billing import tables as billing
 from billing.clock import database_now, rfc3339
 from billing.tables import metadata
 from gateway import tables
+from gateway.file_tables import files as file_rows
+from gateway.files.backends import ContentStoreFailed
+from gateway.files.contents import FileContents
 from gateway.recovery import dumps
 from gateway.recovery.archive import sync_folder
 from gateway.stored.conversations import item_place, metadata_place
@@ -82,7 +86,8 @@ class TenantFile(msgspec.Struct, frozen=True):
 
 
 class TenantManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`unreadable`: stored texts that do not decrypt with the server secret, and are not in the files."""
+    """`unreadable`: stored texts and contents that do not decrypt with the server secret or are missing, and are not in
+    the files."""
 
     tenant_id: str
     slug: str
@@ -96,7 +101,13 @@ class FolderTaken(Exception):
 
 
 def write_files(
-    url: str, tenant_id: str, folder: Path, store: AdapterStore, keys: TextKeys, say: Callable[[str], None]
+    url: str,
+    tenant_id: str,
+    folder: Path,
+    store: AdapterStore,
+    contents: FileContents,
+    keys: TextKeys,
+    say: Callable[[str], None],
 ) -> TenantManifest:
     """Write the tenant's files to the new `folder`, which gets its name when it is complete. All rows are of one
     moment; moments are integer microseconds UTC. Raises FolderTaken, OSError."""
@@ -107,7 +118,7 @@ def write_files(
     partial.mkdir(mode=0o700, parents=True)
     try:
         with dumps.one_view(url) as connection:
-            manifest = _write_all(connection, tenant_id, partial, store, keys, say)
+            manifest = _write_all(connection, tenant_id, partial, store, contents, keys, say)
         (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         sync_folder(partial)
         partial.rename(folder)
@@ -139,11 +150,13 @@ def _write_all(
     tenant_id: str,
     folder: Path,
     store: AdapterStore,
+    contents: FileContents,
     keys: TextKeys,
     say: Callable[[str], None],
 ) -> TenantManifest:
     slug = sa.select(billing.tenants.c.slug).where(billing.tenants.c.id == tenant_id)
-    texts = _Texts(_key_of(connection, keys, tenant_id))
+    key = _key_of(connection, keys, tenant_id)
+    texts = _Texts(key)
     files = []
     for name in sorted(metadata.tables):
         if (query := rows_of(name, tenant_id)) is None:
@@ -160,12 +173,14 @@ def _write_all(
         else:
             path.unlink()
     files += _copy_adapters(connection, tenant_id, folder, store, say)
+    copied, unreadable = _copy_contents(connection, tenant_id, folder, contents, key, say)
+    files += copied
     return TenantManifest(
         tenant_id=tenant_id,
         slug=str(connection.execute(slug).scalar_one()),
         at=rfc3339(database_now(connection)),
         files=files,
-        unreadable=texts.unreadable,
+        unreadable=texts.unreadable + unreadable,
     )
 
 
@@ -192,6 +207,39 @@ def _copy_adapters(
             shutil.copyfile(store.path(digest) / name, target / name)
             files.append(_file(folder, target / name, None))
     return files
+
+
+def _copy_contents(
+    connection: sa.Connection,
+    tenant_id: str,
+    folder: Path,
+    contents: FileContents,
+    key: TextKey | None,
+    say: Callable[[str], None],
+) -> tuple[list[TenantFile], int]:
+    """Decrypted contents of the tenant's files, and the number of those that cannot be read."""
+    query = sa.select(file_rows.c.id).where(file_rows.c.tenant_id == tenant_id, file_rows.c.deleted_at.is_(None))
+    files, unreadable = [], 0
+    for file_id in sorted(connection.execute(query).scalars()):
+        target = folder / "files" / file_id
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            if key is None:
+                raise TextUnreadable("there is no key")
+            asyncio.run(_copy_content(contents, key, file_id, target))
+        except (TextUnreadable, ContentStoreFailed) as error:
+            say(f"warning: the content of {file_id} cannot be read: {error}")
+            target.unlink(missing_ok=True)
+            unreadable += 1
+            continue
+        files.append(_file(folder, target, None))
+    return files, unreadable
+
+
+async def _copy_content(contents: FileContents, key: TextKey, file_id: str, target: Path) -> None:
+    with target.open("xb") as file:
+        async for part in contents.stream(key, file_id):
+            await asyncio.to_thread(file.write, part)
 
 
 def _file(folder: Path, path: Path, rows: int | None) -> TenantFile:

@@ -22,12 +22,15 @@ from gateway.api import (
 )
 from gateway.api.dialects import AnthropicError, speaks_anthropic
 from gateway.api.parsing import UnservedFields
+from gateway.config.files_settings import EXPIRES_S_MAX, EXPIRES_S_MIN
 from gateway.errors import ErrorBody
+from gateway.files.rows import UPLOAD_PURPOSE
 from gateway.generation import replays
 from gateway.routes import conversations
 from gateway.routes.automation.client_schemas import for_clients
 from gateway.routes.component_names import REFERENCE, joined, without_module_paths
 from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
+from gateway.uploads import file_uploads
 from gateway.uploads.uploads import BOOLEANS, FIELDS
 from gateway.views.live import AwayEvent, EngineEvent
 
@@ -123,12 +126,27 @@ _FORM: dict[str, Any] = {
         "shared": {"type": "string", "description": "tenants (ids or slugs), separated by commas; * for all"},
     },
 }
+# The form of an upload to /v1/files.
+_FILE_FORM: dict[str, Any] = {
+    "type": "object",
+    "required": [file_uploads.FILE, file_uploads.PURPOSE],
+    "additionalProperties": False,
+    "properties": {
+        file_uploads.FILE: {"type": "string", "format": "binary"},
+        file_uploads.PURPOSE: {"type": "string", "enum": [UPLOAD_PURPOSE]},
+        file_uploads.ANCHOR: {"type": "string", "enum": ["created_at"]},
+        file_uploads.SECONDS: {"type": "integer", "minimum": EXPIRES_S_MIN, "maximum": EXPIRES_S_MAX},
+    },
+}
 _FORMS = {
+    "/v1/files": _FILE_FORM,
     "/v1/admin/adapters": _FORM | {"required": [*FILES, "name"]},
     "/v1/admin/adapters/check": _FORM,
 }
 
 
+# Routes that answer with the bytes of a file.
+_DOWNLOADS = ("/v1/files/{file}/content",)
 # Routes that answer with events only, and the types of the events' data.
 _STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
     "/v1/admin/engine/live": (_LIVE, [EngineEvent, AwayEvent])
@@ -149,7 +167,10 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for path, operations in _with_restore_path(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
         paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
-        if (form := _FORMS.get(path)) is not None:
+        if path.removeprefix("/t/{tenant}") in _DOWNLOADS:
+            binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+            paths[path]["get"]["responses"]["200"] = {"description": "The content of the file", "content": binary}
+        if (form := _FORMS.get(path.removeprefix("/t/{tenant}"))) is not None:
             content = {"multipart/form-data": {"schema": form}}
             paths[path]["post"]["requestBody"] = {"required": True, "content": content}
         if (stream := _STREAMS.get(path)) is not None:

@@ -137,7 +137,7 @@ class FileUploads:
 
 
 class _ReceivedFile:
-    """Hands the pieces of a file to a task that stores them. A FormFile."""
+    """A FormFile whose pieces are queued for a task that stores them."""
 
     def __init__(
         self,
@@ -158,13 +158,13 @@ class _ReceivedFile:
         self._bytes += len(data)
         if self._bytes > self._bytes_max:
             raise self._too_large
-        await self._hand_on(data)
+        await self._enqueue(data)
 
     async def finish_file(self) -> None:
         """See FormFile. Raises InvalidRequest for an empty file, and what the store raises."""
         if not self._bytes:
             raise errors.InvalidRequest("The file is empty.", param=FILE)
-        await self._hand_on(None)
+        await self._enqueue(None)
         assert self._task is not None
         self.written = await self._task
 
@@ -181,15 +181,15 @@ class _ReceivedFile:
         if self.written is not None:
             await remove()
 
-    async def _hand_on(self, data: bytes | None) -> None:
+    async def _enqueue(self, data: bytes | None) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="file-upload")
+            self._task = asyncio.create_task(self._store_parts(), name="file-upload")
         if not self._task.done():
             await self._waiting.put(data)
         if self._task.done():
             self._task.result()
 
-    async def _run(self) -> WrittenFile:
+    async def _store_parts(self) -> WrittenFile:
         try:
             return await self._store(self._parts())
         finally:

@@ -36,6 +36,7 @@ BLOCKS = [block for page in GUIDES for block in blocks(page)]
 # tests/system/test_readme.py runs `sh`, a test below `toml`, and tests/clients/test_connect_page.py and
 # tests/deploy/test_chart.py these.
 SNIPPETS = {
+    ("docs/users/files.md", "python"),
     ("README.md", "python"),
     ("docs/operators/kubernetes.md", "yaml"),
     *((name(page), language) for page in SNIPPET_PAGES for language in ("python", "js")),

@@ -14,7 +14,7 @@ from litestar.params import Parameter
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from billing.clock import SECOND
-from gateway.errors import InternalError, InvalidRequest, NotFound
+from gateway.errors import ApiError, InternalError, InvalidRequest, NotFound
 from gateway.files.backends import ContentMissing, ContentStoreFailed
 from gateway.files.contents import ContentReader
 from gateway.files.rows import StoredFile
@@ -178,8 +178,10 @@ def file_not_found(file_id: str) -> NotFound:
     return NotFound(f"File with id '{file_id[:ID_CHARS_SHOWN]}' not found.")
 
 
-def _unreadable(stored: StoredFile, error: ContentStoreFailed | TextUnreadable) -> Exception:
+def _unreadable(stored: StoredFile, error: ContentStoreFailed | TextUnreadable) -> ApiError:
     if isinstance(error, ContentStoreFailed) and not isinstance(error, ContentMissing):
         return store_error(error)
     _log.error("files.unreadable", extra={"fields": {"file": stored.id, "reason": str(error)}})
+    if isinstance(error, ContentMissing):
+        return NotFound(f"The content of the file '{stored.id}' is lost: the store of files does not have it.")
     return InternalError()

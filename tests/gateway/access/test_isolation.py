@@ -49,11 +49,12 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/detokenize"): {"model": MODEL, "tokens": [1, 2]},
     ("GET", "/v1/models"): None,
     ("GET", "/v1/models/{model:path}"): None,
+    ("GET", "/v1/files"): None,
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
-# Of a stored response or conversation, below /t/{tenant:str} too: test_stored_responses and test_conversations have
-# them.
+# Of a stored response, conversation or file, below /t/{tenant:str} too: test_stored_responses, test_conversations and
+# test_files_api have them.
 STORED = {
     (method, prefix + path)
     for prefix in ("", "/t/{tenant:str}")
@@ -69,6 +70,10 @@ STORED = {
         ("POST", "/v1/conversations/{conversation:str}/items"),
         ("GET", "/v1/conversations/{conversation:str}/items/{item:str}"),
         ("DELETE", "/v1/conversations/{conversation:str}/items/{item:str}"),
+        ("POST", "/v1/files"),
+        ("GET", "/v1/files/{file:str}"),
+        ("DELETE", "/v1/files/{file:str}"),
+        ("GET", "/v1/files/{file:str}/content"),
     )
 }
 # The console's files, the same for everybody: test_console_files has them.
@@ -204,6 +209,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
             assert answer.json()["store"] is True
             made = ask(stack, stack.keys[slug], "POST", "/v1/conversations", OWN["POST", "/v1/conversations"])
             assert made.json()["object"] == "conversation"
+            form: Any = {"data": {"purpose": "batch"}, "files": {"file": (f"{slug}.jsonl", b"{}")}}
+            assert httpx.post(f"{stack.url}/v1/files", headers=stack.headers(slug), **form).status_code == 200
             assert stack.chat(slug, model="absent").status_code == 404
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))

@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from billing.accounts import tenants
+from billing.database import Database
 from gateway.cli import main
 from gateway.doctor import checks as doctor_checks
 from gateway.doctor import network
+from gateway.files.contents import WrittenFile
+from gateway.files.rows import NewFile, insert_file, new_file_id
+from gateway.stored.texts import TextKey
 from migrations.upgrade import upgrade
 from support.paths import REPO
 from support.ports import free_port
@@ -27,7 +33,7 @@ from support.stack import Stack
 
 CHECKS = [
     "configuration", "python", "gpu", "torch", "memory", "port", "database", "schema", "clock", "redis", "disk",
-    "secrets", "models", "console",
+    "files", "secrets", "models", "console",
 ]  # fmt: skip
 
 
@@ -236,6 +242,28 @@ def test_a_directory_that_cannot_be_written(doctor: Doctor, small_disk: Path) ->
 def test_a_file_in_the_place_of_the_data_directory(doctor: Doctor) -> None:
     doctor.data.write_text("")
     assert doctor.checks()["disk"]["detail"] == f"{doctor.data} is no directory"
+
+
+def test_a_store_of_files_that_other_gateways_do_not_share(doctor: Doctor, database_url: str) -> None:
+    upgrade(database_url)
+    assert doctor.checks(LANEWAY_DATABASE_URL=database_url)["files"]["status"] == "ok"
+    database = Database(database_url)
+    new = NewFile(id=new_file_id(), tenant_id="", key_id="k", purpose="batch", filename="a", expires_s=3600)
+
+    def insert(connection: Any) -> None:
+        tenant = tenants.create(connection, slug="acme", name="acme", tier="batch")
+        own = msgspec.structs.replace(new, tenant_id=tenant.id)
+        insert_file(connection, own, TextKey("txk_1", tenant.id, b""), WrittenFile(1, "a" * 64))
+
+    database.write_sync(insert)
+    database.close()
+    found = doctor.checks(LANEWAY_DATABASE_URL=database_url)["files"]
+    assert (found["status"], f"lacks the content of the newest file, {new.id}" in found["detail"]) == ("fail", True)
+
+
+def test_a_store_of_files_that_cannot_be_written(doctor: Doctor) -> None:
+    found = doctor.checks('[files]\nstore = "file:///proc/laneway"\n')["files"]
+    assert (found["status"], "file:///proc/laneway cannot be used" in found["detail"]) == ("fail", True)
 
 
 def test_secrets_that_others_can_read(doctor: Doctor) -> None:

@@ -82,6 +82,10 @@ def path_of(directory: Path, file_id: str) -> Path:
     return path
 
 
+def stored(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
 def chunks_of(sealed: bytes) -> list[bytes]:
     return [sealed[start : start + STRIDE] for start in range(HEADER_BYTES, len(sealed), STRIDE)]
 
@@ -168,9 +172,9 @@ def test_an_error_of_the_parts_leaves_nothing(backend: ContentBackend, tmp_path:
         with pytest.raises(Left):
             await contents.write(KEY, new_file_id(), failing())
         assert await contents.backend.old_names(-1) == []
-        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     asyncio.run(run())
+    assert stored(tmp_path) == []
 
 
 def test_a_write_that_is_cancelled_leaves_nothing(backend: ContentBackend, tmp_path: Path) -> None:
@@ -187,9 +191,9 @@ def test_a_write_that_is_cancelled_leaves_nothing(backend: ContentBackend, tmp_p
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
-        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     asyncio.run(run())
+    assert stored(tmp_path) == []
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
@@ -201,9 +205,9 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
             await write(FileContents(backend), PLAIN)
         assert failed.value.is_full
         assert "too little space" in str(failed.value)
-        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     asyncio.run(run())
+    assert stored(tmp_path) == []
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from gateway import tables
 from gateway.access import audit_log, keys
 from gateway.config.file import parse
 from gateway.config.server_secrets import read_server_secrets
+from gateway.files.backends import ContentDirectory
+from gateway.files.contents import FileContents
+from gateway.files.rows import NewFile, insert_file
 from gateway.recovery.tenant_files import CHILDREN, LEFT_OUT, rows_of
 from gateway.stored.conversations import ConversationStore
 from gateway.stored.quotas import ResponseQuotas
@@ -38,6 +41,7 @@ from support.stack import register
 
 MARK = "Wintermute"  # in every name and text of the tenant
 DIGEST = "d1" * 32  # of the name of an end user
+FILE_ID = "file-" + "0" * 32
 ITEM = {"id": "msg_1", "type": "message", "content": MARK}
 
 
@@ -53,11 +57,12 @@ def books(database_url: str) -> Iterator[Books]:
 def laneway(tmp_path: Path, books: Books) -> Laneway:
     made = Laneway(tmp_path, f'[gateway]\ndatabase_url = "{books.url}"\n')
     config = parse(made.file.read_bytes(), tmp_path, "test", {})
-    asyncio.run(fill(books, TextKeys(read_server_secrets(config))))
+    contents = FileContents(ContentDirectory(config.files_dir))
+    asyncio.run(fill(books, TextKeys(read_server_secrets(config)), contents))
     return made
 
 
-async def fill(books: Books, text_keys: TextKeys) -> None:
+async def fill(books: Books, text_keys: TextKeys, contents: FileContents) -> None:
     """One of everything, of the tenant and of another."""
     database, tenant_id = books.database, books.tenant.id
 
@@ -100,6 +105,7 @@ async def fill(books: Books, text_keys: TextKeys) -> None:
     await ResponseStore(database, "gw_1", text_keys, quotas).begin_turn(
         tenant_id, "resp_1", None, json.dumps([ITEM]).encode()
     )
+    await add_file(database, text_keys, contents, tenant_id)
 
     def bill(connection: sa.Connection) -> None:
         profile = BillingProfile(
@@ -115,6 +121,18 @@ async def fill(books: Books, text_keys: TextKeys) -> None:
         invoices.close(connection, tenant_id, first.month, actor="me", clock=lambda _connection: first.end_at)
 
     database.write_sync(bill)
+
+
+async def add_file(database: Database, text_keys: TextKeys, contents: FileContents, tenant_id: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield MARK.encode()
+
+    key = database.write_sync(lambda c: text_keys.ensure_key(c, tenant_id))
+    written = await contents.write(key, FILE_ID, parts())
+    new = NewFile(
+        id=FILE_ID, tenant_id=tenant_id, key_id="k", purpose="batch", filename=f"{MARK}.jsonl", expires_s=3600
+    )
+    database.write_sync(lambda c: insert_file(c, new, key, written))
 
 
 def everything(database: Database, but: str = "") -> str:
@@ -144,7 +162,7 @@ def test_an_export_has_all_of_one_tenant(laneway: Laneway, books: Books, tmp_pat
     shown = laneway.json("tenants", "export", "acme", str(folder))
     assert (shown["unreadable"], shown["tenant_id"]) == (0, books.tenant.id)
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    written = {path.name for path in folder.iterdir()} - {"manifest.json"}
+    written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"manifest.json"}
     assert {file["name"] for file in manifest["files"]} == written
     for file in manifest["files"]:
         data = (folder / file["name"]).read_bytes()
@@ -159,6 +177,8 @@ def test_an_export_has_all_of_one_tenant(laneway: Laneway, books: Books, tmp_pat
     assert json.loads(json.dumps(rows("conversations")[0]["metadata"])) == {"topic": MARK}
     assert MARK in json.dumps(rows("conversation_items")[0]["item"]["content"])
     assert rows("responses")[0]["input"] == [ITEM]
+    assert rows("files")[0]["filename"] == f"{MARK}.jsonl"
+    assert (folder / "files" / FILE_ID).read_text() == MARK
     assert {"invoices", "invoice_lines", "entries", "budget_windows", "adapter_versions", "audit_log"} <= {
         name.removesuffix(".jsonl") for name in written
     }
