@@ -36,6 +36,7 @@ batches = sa.Table(
     sa.Column("lines", sa.BigInteger, nullable=False),  # validated so far; once validated, all
     sa.Column("succeeded", sa.BigInteger),  # lines in the output file; null: it has not ended
     sa.Column("failed", sa.BigInteger),  # lines in the error file
+    sa.Column("unrun", sa.BigInteger),  # of these, the lines without an output when the batch ended
     sa.Column("enqueued_tokens", sa.BigInteger, nullable=False),  # as estimated from the bytes of the bodies
     # Once it has ended: the tokens that its lines are billed, and their cost.
     sa.Column("prompt_tokens", sa.BigInteger),
@@ -48,6 +49,7 @@ batches = sa.Table(
     sa.Column("end_message", sa.String(500)),
     sa.Column("idempotency_key", sa.String(255)),  # null: none, or older than batches.rows.IDEMPOTENCY_S
     sa.Column("fingerprint", sa.String(64)),  # SHA-256 of the creating request's body, hex
+    sa.Column("deleted_at", sa.BigInteger),  # hidden from the tenant; null: not deleted
     sa.CheckConstraint(
         "status IN ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', 'cancelling', "
         "'cancelled')",

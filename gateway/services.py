@@ -36,6 +36,7 @@ from gateway.answers.recording import Recordings
 from gateway.answers.responses_shape import usage_of_checkpoint
 from gateway.batches.batches import Batches
 from gateway.batches.build import build_worker
+from gateway.batches.inline_batches import InlineBatches
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
@@ -250,6 +251,7 @@ class Services:
             generator=self.generator, limiter=self.limiter, tiers=self.tiers, fleet=self.engine,
         )  # fmt: skip
         self.batches = Batches(database, config.batches, self.batch_worker.notice_batch)
+        self.inline_batches = InlineBatches(config, database, self.files, self.router, self.batch_worker.notice_batch)
         self.auditor = Auditor(database, self.gateway_id, lease_s=config.lease.length_s)
         self.bookkeeper = Bookkeeper(database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.deliverer = Deliverer(database, self.metrics, config.webhooks, self.secrets)

@@ -55,8 +55,12 @@ def new_file_id() -> str:
     return f"file-{uuid.uuid4().hex}"
 
 
-def insert_file(connection: sa.Connection, new: NewFile, key: TextKey, written: WrittenFile) -> StoredFile:
-    """Insert the row of a file whose content is written. Its quota is not checked: see `lock_quota`."""
+def insert_file(
+    connection: sa.Connection, new: NewFile, key: TextKey, written: WrittenFile, *, inline: bool = False
+) -> StoredFile:
+    """Insert the row of a file whose content is written. Its quota is not checked: see `lock_quota`. `inline`: the
+    file has the requests of a batch that were in the body of its creation: the tenant never sees the file, and one
+    batch uses it."""
     now = database_now(connection)
     stored = StoredFile(
         id=new.id,
@@ -72,6 +76,8 @@ def insert_file(connection: sa.Connection, new: NewFile, key: TextKey, written: 
         "key_id": new.key_id,
         "text_key_id": key.id,
     }
+    if inline:
+        values |= {"deleted_at": now, "uses": 1}
     connection.execute(sa.insert(files).values(values))
     return stored
 
@@ -105,8 +111,8 @@ def read_row(
 
 
 def begin_use(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:
-    """Retain the content until `end_use`, also if the file is deleted or expires meanwhile. None: no visible file of the
-    tenant has this id."""
+    """Retain the content until `end_use`, also if the file is deleted or expires meanwhile. None: no visible file of
+    the tenant has this id."""
     if (found := read_visible(connection, tenant_id, file_id)) is None:
         return None
     used = sa.update(files).where(files.c.id == file_id, files.c.deleted_at.is_(None)).values(uses=files.c.uses + 1)
@@ -117,6 +123,12 @@ def end_use(connection: sa.Connection, tenant_id: str, file_id: str) -> None:
     """The opposite of a `begin_use`. Call it once, in the transaction that ends the batch."""
     used = sa.update(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, files.c.uses > 0)
     connection.execute(used.values(uses=files.c.uses - 1))
+
+
+def hide_files(connection: sa.Connection, tenant_id: str, file_ids: list[str]) -> None:
+    """Hide files of a tenant at once; the content of each is removed when no batch uses it."""
+    own = (files.c.id.in_(file_ids), files.c.tenant_id == tenant_id, files.c.deleted_at.is_(None))
+    connection.execute(sa.update(files).where(*own).values(deleted_at=database_now(connection)))
 
 
 def lock_quota(connection: sa.Connection, key: TextKey) -> bool:
