@@ -50,6 +50,7 @@ batches = sa.Table(
     sa.Column("idempotency_key", sa.String(255)),  # null: none, or older than batches.rows.IDEMPOTENCY_S
     sa.Column("fingerprint", sa.String(64)),  # SHA-256 of the creating request's body, hex
     sa.Column("deleted_at", sa.BigInteger),  # hidden from the tenant; null: not deleted
+    sa.Column("error_counts", sa.JSON(none_as_null=True)),  # lines of the error file by code; null: it has not ended
     sa.CheckConstraint(
         "status IN ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', 'cancelling', "
         "'cancelled')",

@@ -22,6 +22,7 @@ from gateway.batches.rows import (
     BatchRow,
     batch_of,
     billed_usage,
+    count_errors,
     count_outputs,
     enqueued_tokens,
     tokens_exceeded,
@@ -272,7 +273,10 @@ def end_batch(
         raise TextUnreadable("the key of the tenant was deleted")
     for new, content in written:
         insert_file(connection, new, key, content)
-    values = {"status": plan.status, "unrun": plan.unrun}
+    counts = count_errors(connection, [row.id])[row.id]
+    if plan.unrun:
+        counts[plan.code] = counts.get(plan.code, 0) + plan.unrun
+    values = {"status": plan.status, "unrun": plan.unrun, "error_counts": counts}
     _end(connection, row, values, succeeded=plan.succeeded, failed=plan.failed)
 
 

@@ -50,6 +50,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int | None
     failed: int | None
     unrun: int | None
+    error_counts: dict[str, int] | None
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
@@ -57,6 +58,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[dict[str, Any]] | None
     end_code: str | None
     end_message: str | None
+    deleted_at: int | None
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +182,14 @@ def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> Batc
     return None if row is None else batch_of(row)
 
 
+def read_any_batch(connection: sa.Connection, batch_id: str) -> BatchRow | None:
+    """Of any tenant, also if it is deleted: for callers that check themselves what their actor sees."""
+    if not BATCH_ID.fullmatch(batch_id):
+        return None
+    row = connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id)).one_or_none()
+    return None if row is None else batch_of(row)
+
+
 def batch_of(row: sa.Row[Any]) -> BatchRow:
     """Of a row with the columns of BatchRow."""
     return BatchRow(**{name: getattr(row, name) for name in BatchRow.__struct_fields__})
@@ -228,6 +238,16 @@ def count_outputs(connection: sa.Connection, batch_ids: list[str]) -> dict[str, 
     )
     found = {(batch_id, bool(is_error)): count for batch_id, is_error, count in connection.execute(grouped)}
     return {id_: (found.get((id_, False), 0), found.get((id_, True), 0)) for id_ in batch_ids}
+
+
+def count_errors(connection: sa.Connection, batch_ids: list[str]) -> dict[str, dict[str, int]]:
+    """The lines of each batch that have an error as their output so far, by its code."""
+    query = sa.select(line_outputs.c.batch_id, line_outputs.c.code, sa.func.count())
+    errors_of = query.where(line_outputs.c.batch_id.in_(batch_ids), line_outputs.c.is_error)
+    found: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
+    for batch_id, code, count in connection.execute(errors_of.group_by(line_outputs.c.batch_id, line_outputs.c.code)):
+        found[batch_id][code or ""] = int(count)
+    return found
 
 
 def billed_usage(connection: sa.Connection, batch_ids: list[str]) -> dict[str, tuple[int, int, int, int]]:

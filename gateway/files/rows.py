@@ -47,6 +47,15 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: int
 
 
+class TenantFile(msgspec.Struct, frozen=True):
+    """A file with its tenant, the API key that uploaded it or created its batch, and the batches that read it."""
+
+    file: StoredFile
+    tenant_id: str
+    key_id: str
+    uses: int
+
+
 _COLUMNS = [files.c[name] for name in StoredFile.__struct_fields__]
 
 
@@ -84,10 +93,32 @@ def insert_file(
 
 def visible_files(connection: sa.Connection, tenant_id: str) -> sa.Select[Any]:
     """Selects the tenant's files that are neither deleted nor expired, and whose key exists."""
-    return _with_key(tenant_id).where(
-        files.c.deleted_at.is_(None),
-        sa.or_(files.c.expires_at.is_(None), files.c.expires_at > database_now(connection)),
-    )
+    return _with_key(tenant_id).where(*_visible(database_now(connection)))
+
+
+def visible_to_tenants(now: int) -> sa.Select[Any]:
+    """Selects the files of all tenants as `visible_files` does; `now` in microseconds UTC. See `tenant_file`."""
+    joined = files.join(text_keys, text_keys.c.id == files.c.text_key_id)
+    query = sa.select(*_COLUMNS, files.c.tenant_id, files.c.key_id, files.c.uses).select_from(joined)
+    return query.where(text_keys.c.wrapped.is_not(None), *_visible(now))
+
+
+def tenant_file(row: sa.Row[Any]) -> TenantFile:
+    """Of a row of `visible_to_tenants`."""
+    return TenantFile(stored_file(row), row.tenant_id, row.key_id, row.uses)
+
+
+def read_any_visible(connection: sa.Connection, file_id: str) -> TenantFile | None:
+    """Of any tenant: for callers that check themselves what their actor sees. None: unknown, deleted or expired."""
+    if not FILE_ID.fullmatch(file_id):
+        return None
+    query = visible_to_tenants(database_now(connection)).where(files.c.id == file_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else tenant_file(row)
+
+
+def _visible(now: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return files.c.deleted_at.is_(None), sa.or_(files.c.expires_at.is_(None), files.c.expires_at > now)
 
 
 def read_visible(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:

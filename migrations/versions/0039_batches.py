@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.String(length=255), nullable=True),
         sa.Column("fingerprint", sa.String(length=64), nullable=True),
         sa.Column("deleted_at", sa.BigInteger(), nullable=True),
+        sa.Column("error_counts", sa.JSON(none_as_null=True), nullable=True),
         sa.CheckConstraint(f"status IN ({STATUSES})", name=op.f("ck_batches_status")),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_batches_tenant_id_tenants")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
@@ -99,9 +100,10 @@ def upgrade() -> None:
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.Column("is_error", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("code", sa.String(length=64), nullable=True),
         sa.PrimaryKeyConstraint("batch_id", "line", name=op.f("pk_line_outputs")),
     )
-    op.create_index("ix_line_outputs_is_error", "line_outputs", ["batch_id", "is_error"])
+    op.create_index("ix_line_outputs_is_error", "line_outputs", ["batch_id", "is_error", "created_at"])
     op.add_column("tenants", sa.Column("on_budget", sa.String(length=8), nullable=True))
     op.add_column("usage", sa.Column("batch_id", sa.String(length=64), nullable=True))
     of_batch = sa.text("batch_id IS NOT NULL")

@@ -117,12 +117,17 @@ async def get_file_content(request: Request[Any, Any, Any], services: Services, 
             raise file_not_found(file)
         stored, key = found
         reader = await open_stored(services, stored, key)
-    headers = [
+    headers = download_headers(stored)
+    return Download(reader.stream_bytes(), [reader], headers, functools.partial(unreadable, stored.id))
+
+
+def download_headers(stored: StoredFile) -> list[tuple[bytes, bytes]]:
+    """Of the answer with the file's content."""
+    return [
         (b"content-type", b"application/octet-stream"),
         (b"content-length", b"%d" % stored.bytes),
         (b"content-disposition", b"attachment"),
     ]
-    return Download(reader.stream_bytes(), [reader], headers, functools.partial(unreadable, stored.id))
 
 
 async def open_stored(services: Services, stored: StoredFile, key: TextKey) -> ContentReader:
