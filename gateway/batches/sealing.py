@@ -22,7 +22,7 @@ class LineResponse(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-class LineError(msgspec.Struct, frozen=True):
+class LineRefusal(msgspec.Struct, frozen=True):
     """Why the line was not run."""
 
     code: str
@@ -35,7 +35,7 @@ class OutputLine(msgspec.Struct, frozen=True):
     id: str
     custom_id: str
     response: LineResponse | None
-    error: LineError | None
+    error: LineRefusal | None
 
 
 def line_request_id(batch_id: str, line: int, epoch: int, number: int) -> str:
@@ -54,7 +54,7 @@ def answered_line(custom_id: str, request_id: str, status: int, body: bytes) -> 
 def unrun_line(custom_id: str, batch_id: str, line: int, code: str, message: str) -> bytes:
     """The JSON of a line that was not run when its batch ended."""
     request_id = line_request_id(batch_id, line, 0, 0)
-    return encode(OutputLine(_output_id(request_id), custom_id, None, LineError(code, message)))
+    return encode(OutputLine(_output_id(request_id), custom_id, None, LineRefusal(code, message)))
 
 
 def _output_id(request_id: str) -> str:

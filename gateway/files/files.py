@@ -79,7 +79,7 @@ class Files:
         return key, left
 
     async def create_file(self, new: NewFile, key: TextKey, written: WrittenFile) -> StoredFile:
-        """Insert the row of an uploaded file; on an error its content is removed. Exact at any number of gateways.
+        """Insert the row of an uploaded file; a refusal removes its content. The quota is exact with several gateways.
         Raises QuotaExceeded, Conflict if the tenant's key was deleted, DatabaseUnavailable."""
 
         def insert(connection: sa.Connection) -> StoredFile:
@@ -91,10 +91,7 @@ class Files:
 
         try:
             return await self._database.write_in_background(insert)
-        except DatabaseUnavailable:
-            # The row may have been committed, so the content remains until it is known to be an orphan.
-            raise
-        except BaseException:
+        except errors.ApiError:  # after any other error, or a cancellation, the row may have been committed
             await self.remove_content(new.id)
             raise
 

@@ -142,8 +142,8 @@ def read_row(
 
 
 def begin_use(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:
-    """Retain the content until `end_use`, also if the file is deleted or expires meanwhile. None: no visible file of
-    the tenant has this id."""
+    """Retain the content until `end_use`, also if the file is deleted or expires. None: no visible file of the tenant
+    has this id."""
     if (found := read_visible(connection, tenant_id, file_id)) is None:
         return None
     used = sa.update(files).where(files.c.id == file_id, files.c.deleted_at.is_(None)).values(uses=files.c.uses + 1)

@@ -65,7 +65,7 @@ class Form:
     ) -> Fields:
         """Write the files and return the texts. `on_bytes` is called with the bytes of each piece, a number, before the
         piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises
-        InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
+        InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError, and what the files raise."""
         parser = _parser(request, bytes_max)
         try:
             async for body in body_parts(request, bytes_max, idle_s):

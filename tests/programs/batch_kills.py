@@ -52,7 +52,11 @@ from support.waiting import eventually
 TENANT = "globex"
 GATEWAYS = 2
 ENGINE_PART = 0.25  # of the kills
-KILL_WAIT_S = (0.1, 2.0)
+KILL_WAIT_S = (0.0, 0.5)
+WORK_S = (0.0, 2.0)  # of a gateway, between its start and its kill
+PAUSE_PART = 0.1  # of the kills of gateways: before it, the gateway is stopped until its lease has expired
+PAUSE_S = (4.0, 6.0)
+PAUSED_WORK_S = 1.0  # for which it continues then, before the kill
 TOKENS = (1, 40)  # of a line
 LINE_TOKENS_MAX = 100  # with its prompt
 COVERED_PART = 0.6  # of the lines, by the budget at first
@@ -74,6 +78,7 @@ class KillReport:
     """What happened, and what does not add up."""
 
     killed: Counter[str] = field(default_factory=Counter)
+    paused: int = 0  # gateways that stood still until their lease had expired, and then continued before the kill
     batches: int = 0
     lines: int = 0
     epochs: int = 0  # claims of batches
@@ -88,7 +93,7 @@ class KillReport:
 
     def show(self) -> None:
         kills = ", ".join(f"{count} {name}" for name, count in sorted(self.killed.items()))
-        print(f"killed     {sum(self.killed.values())} ({kills}) in {self.wall_s:.0f} s")
+        print(f"killed     {sum(self.killed.values())} ({kills}; {self.paused} paused before) in {self.wall_s:.0f} s")
         print(f"batches    {self.batches} of {self.lines} lines, claimed {self.epochs} times")
         print(f"requests   {self.charged} charged, {self.zero_cost} ended without a charge, {self.expired} expired")
         print(f"budget     overshoot {self.overshoot} in {self.looks} looks; lost tokens {self.lost_tokens}")
@@ -169,16 +174,25 @@ class Stage:
                 self.stack.processes[name].start()
                 self.report.killed["engines"] += 1
             else:
-                self.kill_gateway(self.chance.randrange(GATEWAYS))
-                self.report.killed["gateways"] += 1
+                self.disturb_gateway(self.chance.randrange(GATEWAYS))
             if count % 20 == 0:
                 print(f"{count} killed", flush=True)
 
-    def kill_gateway(self, number: int) -> None:
+    def disturb_gateway(self, number: int) -> None:
+        """Once it is ready, and has worked for a moment."""
         stack = self.stack
         process = stack.gateway if number == 0 else stack.more_gateways[number - 1]
         assert process is not None
-        os.kill(process.pid, signal.SIGKILL)
+        stack.wait_ready(url=stack.urls[number])
+        time.sleep(self.chance.uniform(*WORK_S))
+        if self.chance.random() < PAUSE_PART:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(self.chance.uniform(*PAUSE_S))
+            process.send_signal(signal.SIGCONT)
+            time.sleep(PAUSED_WORK_S)
+            self.report.paused += 1
+        process.kill()
+        self.report.killed["gateways"] += 1
         process.wait()
         port = stack.port if number == 0 else int(stack.urls[number].rpartition(":")[2])
         argv = [sys.executable, "-m", "gateway", "--config", str(stack.config_file)]
