@@ -38,6 +38,10 @@ _FILE_LIST = ListColumns(
     files.c.id,
     (files.c.id, files.c.filename),
 )
+_OF_ROW = (
+    *("id", "tenant_id", "key_id", "dialect", "endpoint", "status", "completion_window", "created_at", "deadline_at"),
+    *("in_progress_at", "cancelling_at", "finalizing_at", "ended_at", "lines", "unrun", "input_file_id"),
+)
 _MOMENTS = ("created_at", "deadline_at", "in_progress_at", "cancelling_at", "finalizing_at", "ended_at")
 
 
@@ -91,7 +95,7 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, progress: BatchProgress, activity: BatchActivity, currency: str, actor: Actor) -> BatchView:
         row = progress.row
-        fields = {name: getattr(row, name) for name in cls.__struct_fields__ if name in BatchRow.__struct_fields__}
+        fields = {name: getattr(row, name) for name in _OF_ROW}
         fields |= {name: getattr(progress, name) for name in BatchProgress.__struct_fields__ if name != "row"}
         for name in _MOMENTS:
             fields[name] = _seconds(fields[name])

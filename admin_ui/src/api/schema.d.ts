@@ -82,6 +82,71 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description The tenant's batches, the newest first.
+         */
+        get: operations["TTenantV1BatchesListBatches"];
+        put?: never;
+        /**
+         * CreateBatch
+         * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
+         *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
+         */
+        post: operations["TTenantV1BatchesCreateBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description A batch, with its counts and usage so far.
+         */
+        get: operations["TTenantV1BatchesGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["TTenantV1BatchesCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/budget": {
         parameters: {
             query?: never;
@@ -341,6 +406,96 @@ export interface paths {
          * @description Create a message.
          */
         post: operations["TTenantV1MessagesMessages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListMessageBatches
+         * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
+         *     the page of newer batches that ends before it.
+         */
+        get: operations["TTenantV1MessagesBatchesListMessageBatches"];
+        put?: never;
+        /**
+         * CreateMessageBatch
+         * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
+         *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
+         */
+        post: operations["TTenantV1MessagesBatchesCreateMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatch
+         * @description A batch, with its counts.
+         */
+        get: operations["TTenantV1MessagesBatchesGetMessageBatch"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteMessageBatch
+         * @description Delete an ended batch and its results.
+         */
+        delete: operations["TTenantV1MessagesBatchesDeleteMessageBatch"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelMessageBatch
+         * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
+         */
+        post: operations["TTenantV1MessagesBatchesCancelCancelMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatchResults
+         * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
+         */
+        get: operations["TTenantV1MessagesBatchesResultsGetMessageBatchResults"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -917,6 +1072,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description Batches with their progress. `search`: part of the id of a batch or of its input file.
+         */
+        get: operations["V1AdminBatchesListBatches"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/batches/{batch_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description One batch, also after its tenant has deleted it.
+         */
+        get: operations["V1AdminBatchesBatchIdGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/batches/{batch_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["V1AdminBatchesBatchIdCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/budgets": {
         parameters: {
             query?: never;
@@ -1278,6 +1493,70 @@ export interface paths {
          * @description The manifest of a completed export: hash, rows, control totals, and the part of the ledger that it covers.
          */
         get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListFiles
+         * @description Files of batches, without those that are deleted or expired.
+         */
+        get: operations["V1AdminFilesListFiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files/{file_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFile
+         * @description One file, without its content.
+         */
+        get: operations["V1AdminFilesFileIdGetFile"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteFile
+         * @description Delete a file. A batch that reads it goes on.
+         */
+        delete: operations["V1AdminFilesFileIdDeleteFile"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files/{file_id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFileContent
+         * @description The content of a file, for the tenant's own people only. Raises NotPermitted for an operator.
+         */
+        get: operations["V1AdminFilesFileIdContentGetFileContent"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2435,6 +2714,71 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description The tenant's batches, the newest first.
+         */
+        get: operations["V1BatchesListBatches"];
+        put?: never;
+        /**
+         * CreateBatch
+         * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
+         *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
+         */
+        post: operations["V1BatchesCreateBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description A batch, with its counts and usage so far.
+         */
+        get: operations["V1BatchesGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["V1BatchesCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/budget": {
         parameters: {
             query?: never;
@@ -2694,6 +3038,96 @@ export interface paths {
          * @description Create a message.
          */
         post: operations["V1MessagesMessages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListMessageBatches
+         * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
+         *     the page of newer batches that ends before it.
+         */
+        get: operations["V1MessagesBatchesListMessageBatches"];
+        put?: never;
+        /**
+         * CreateMessageBatch
+         * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
+         *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
+         */
+        post: operations["V1MessagesBatchesCreateMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatch
+         * @description A batch, with its counts.
+         */
+        get: operations["V1MessagesBatchesGetMessageBatch"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteMessageBatch
+         * @description Delete an ended batch and its results.
+         */
+        delete: operations["V1MessagesBatchesDeleteMessageBatch"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelMessageBatch
+         * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
+         */
+        post: operations["V1MessagesBatchesCancelCancelMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatchResults
+         * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
+         */
+        get: operations["V1MessagesBatchesResultsGetMessageBatchResults"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3302,6 +3736,124 @@ export interface components {
         AwayEvent: {
             at: number;
             reason: string;
+        };
+        /** BatchErrorList */
+        BatchErrorList: {
+            data: components["schemas"]["BatchErrorObject"][];
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** BatchErrorObject */
+        BatchErrorObject: {
+            code: string;
+            line?: number | null;
+            message: string;
+            param?: string | null;
+        };
+        /** BatchInputDetails */
+        BatchInputDetails: {
+            cached_tokens: number;
+        };
+        /** BatchList */
+        BatchList: {
+            data: components["schemas"]["BatchObject"][];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** BatchObject */
+        BatchObject: {
+            cancelled_at: number | null;
+            cancelling_at: number | null;
+            completed_at: number | null;
+            completion_window: string;
+            created_at: number;
+            endpoint: string;
+            error_file_id: string | null;
+            errors: components["schemas"]["BatchErrorList"] | null;
+            expired_at: number | null;
+            expires_at: number;
+            failed_at: number | null;
+            finalizing_at: number | null;
+            id: string;
+            in_progress_at: number | null;
+            input_file_id: string;
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @default batch
+             * @constant
+             */
+            object: "batch";
+            output_file_id: string | null;
+            request_counts: components["schemas"]["RequestCounts"];
+            status: string;
+            usage: components["schemas"]["BatchUsage"];
+        };
+        /** BatchOutputDetails */
+        BatchOutputDetails: {
+            reasoning_tokens: number;
+        };
+        /** BatchProblem */
+        BatchProblem: {
+            code: string;
+            line: number | null;
+            message: string | null;
+            param: string | null;
+        };
+        /** BatchUsage */
+        BatchUsage: {
+            input_tokens: number;
+            input_tokens_details: components["schemas"]["BatchInputDetails"];
+            output_tokens: number;
+            output_tokens_details: components["schemas"]["BatchOutputDetails"];
+            total_tokens: number;
+        };
+        /** BatchView */
+        BatchView: {
+            cached_tokens: number;
+            cancelling_at: number | null;
+            completion_tokens: number;
+            completion_window: string;
+            cost_picos: number | bigint;
+            created_at: number;
+            currency: string;
+            deadline_at: number;
+            deleted: boolean;
+            /** @enum {string} */
+            dialect: "openai" | "anthropic";
+            ended_at: number | null;
+            endpoint: string;
+            error_file_id: string | null;
+            errors: {
+                [key: string]: number;
+            };
+            expected_end_at: number | null;
+            failed: number;
+            finalizing_at: number | null;
+            id: string;
+            in_progress_at: number | null;
+            input_file_id: string;
+            key_id: string;
+            lines: number;
+            lines_per_s: number;
+            output_file_id: string | null;
+            problems: components["schemas"]["BatchProblem"][];
+            prompt_tokens: number;
+            /** @enum {string} */
+            status: "validating" | "in_progress" | "finalizing" | "completed" | "failed" | "expired" | "cancelling" | "cancelled";
+            succeeded: number;
+            tenant_id: string;
+            unrun: number | null;
         };
         /** BillingProfileView */
         BillingProfileView: {
@@ -4340,6 +4892,15 @@ export interface components {
              */
             object: "file";
         };
+        /** DeletedMessageBatch */
+        DeletedMessageBatch: {
+            id: string;
+            /**
+             * @default message_batch_deleted
+             * @constant
+             */
+            type: "message_batch_deleted";
+        };
         /** DeletedResponse */
         DeletedResponse: {
             /**
@@ -4607,6 +5168,20 @@ export interface components {
              * @constant
              */
             status: "processed";
+        };
+        /** FileView */
+        FileView: {
+            bytes: number;
+            created_at: number;
+            expires_at: number | null;
+            filename: string;
+            id: string;
+            in_use: number;
+            key_id: string;
+            /** @enum {string} */
+            purpose: "batch" | "batch_output";
+            sha256: string;
+            tenant_id: string;
         };
         /** LedgerAudit */
         Findings: {
@@ -5147,6 +5722,39 @@ export interface components {
             /** @enum {unknown} */
             type: "message";
             usage: components["schemas"]["ServedUsage"];
+        };
+        /** MessageBatchCounts */
+        MessageBatchCounts: {
+            canceled: number;
+            errored: number;
+            expired: number;
+            processing: number;
+            succeeded: number;
+        };
+        /** MessageBatchObject */
+        MessageBatchObject: {
+            archived_at: string | null;
+            cancel_initiated_at: string | null;
+            created_at: string;
+            ended_at: string | null;
+            expires_at: string;
+            id: string;
+            /** @enum {string} */
+            processing_status: "in_progress" | "canceling" | "ended";
+            request_counts: components["schemas"]["MessageBatchCounts"];
+            results_url: string | null;
+            /**
+             * @default message_batch
+             * @constant
+             */
+            type: "message_batch";
+        };
+        /** MessageBatchPage */
+        MessageBatchPage: {
+            data: components["schemas"]["MessageBatchObject"][];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
         };
         /** MessageDelta */
         MessageDelta: {
@@ -5847,6 +6455,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[BatchView] */
+        Page_BatchView: {
+            data: components["schemas"]["BatchView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[ClosableView] */
         Page_ClosableView: {
             data: components["schemas"]["ClosableView"][];
@@ -5894,6 +6513,17 @@ export interface components {
         /** Page[ExportView] */
         Page_ExportView: {
             data: components["schemas"]["ExportView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[FileView] */
+        Page_FileView: {
+            data: components["schemas"]["FileView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -6350,6 +6980,12 @@ export interface components {
         RefusedClosing: {
             reason: string;
             tenant_id: string;
+        };
+        /** RequestCounts */
+        RequestCounts: {
+            completed: number;
+            failed: number;
+            total: number;
         };
         /** RequestErrorView */
         RequestErrorView: {
@@ -6923,6 +7559,7 @@ export interface components {
             cheapest?: boolean | null;
             default_max_tokens?: number | null;
             name?: string | null;
+            on_budget?: ("wait" | "fail") | null;
             share_weight?: number | null;
             /** @enum {null|string} */
             status?: "active" | "suspended" | null;
@@ -6947,6 +7584,8 @@ export interface components {
             default_max_tokens: number | null;
             id: string;
             name: string;
+            /** @enum {null|string} */
+            on_budget: "wait" | "fail" | null;
             share_weight: number;
             slug: string;
             /** @enum {string} */
@@ -7377,6 +8016,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number;
             completion_tokens: number;
             cost_picos: number | bigint;
@@ -7702,6 +8342,171 @@ export interface operations {
                 };
                 content: {
                     "text/plain; version=0.0.4": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesListBatches: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesCreateBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8497,6 +9302,254 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MessageAnswer"];
                     "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesListMessageBatches: {
+        parameters: {
+            query?: {
+                after_id?: string | null;
+                before_id?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchPage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesCreateMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesGetMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesDeleteMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedMessageBatch"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesCancelCancelMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesResultsGetMessageBatchResults: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
                 };
             };
             /** @description A refusal, with its reason */
@@ -10000,6 +11053,140 @@ export interface operations {
             };
         };
     };
+    V1AdminBatchesListBatches: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                status?: "validating" | "in_progress" | "finalizing" | "completed" | "failed" | "expired" | "cancelling" | "cancelled" | null;
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "deadline_at" | "-deadline_at" | "status" | "-status" | "lines" | "-lines";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBatchesBatchIdGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBatchesBatchIdCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminBudgetsListBudgets: {
         parameters: {
             query?: {
@@ -10950,6 +12137,179 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesListFiles: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                purpose?: "batch" | "batch_output" | null;
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "filename" | "-filename" | "bytes" | "-bytes";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_FileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdGetFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdDeleteFile: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdContentGetFileContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
                 };
             };
             /** @description A refusal, with its reason */
@@ -14225,6 +15585,165 @@ export interface operations {
             };
         };
     };
+    V1BatchesListBatches: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesCreateBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1BudgetOwnBudgets: {
         parameters: {
             query?: never;
@@ -14972,6 +16491,246 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MessageAnswer"];
                     "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesListMessageBatches: {
+        parameters: {
+            query?: {
+                after_id?: string | null;
+                before_id?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchPage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesCreateMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesGetMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesDeleteMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedMessageBatch"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesCancelCancelMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesResultsGetMessageBatchResults: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
                 };
             };
             /** @description A refusal, with its reason */
