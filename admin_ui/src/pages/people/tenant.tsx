@@ -8,7 +8,7 @@ import { Invoices } from "../money/invoices";
 import { RateLimits } from "../money/rateLimits";
 import { TenantForm, useTenantChange } from "./tenantForms";
 import { type Tenant, TenantOverview } from "./tenantOverview";
-import { TenantAdapters, TenantBudgets, TenantKeys, TenantProjects, TenantRequests } from "./tenantTabs";
+import { TenantAdapters, TenantBatches, TenantBudgets, TenantKeys, TenantProjects, TenantRequests } from "./tenantTabs";
 import { Status } from "./tenants";
 import "./tenant.css";
 
@@ -57,6 +57,9 @@ function TenantDetails({ tenant }: { tenant: Tenant }) {
           { id: "about", label: "Overview", content: () => <TenantOverview tenant={tenant} /> },
           ...(may("requests:read")
             ? [{ id: "requests", label: "Requests", content: () => <TenantRequests tenant={tenant} /> }]
+            : []),
+          ...(may("batches:read")
+            ? [{ id: "batches", label: "Batches", content: () => <TenantBatches tenant={tenant} /> }]
             : []),
           ...(may("keys:read") ? [{ id: "keys", label: "Keys", content: () => <TenantKeys tenant={tenant} /> }] : []),
           { id: "projects", label: "Projects", content: () => <TenantProjects tenant={tenant} /> },
