@@ -80,6 +80,7 @@ long: $(VENV)/.dev
 	LANEWAY_FUZZ_EXAMPLES=100 LANEWAY_FUZZ_BODIES=20000 $(BIN)/python -m pytest -q --timeout 0 tests/gateway/api/test_schema_fuzz.py
 	PYTHONPATH=. $(BIN)/python tests/programs/quality_table.py
 	PYTHONPATH=.:tests $(BIN)/python tests/programs/ray_faults.py
+	PYTHONPATH=.:tests $(BIN)/python tests/programs/batch_kills.py --seed $(LONG_SEED)
 
 # The console's types, lint and format.
 admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json

@@ -39,6 +39,7 @@ MEASURED = (
     "trace_id",
     "asked",
     "adapter_version",
+    "batch_id",
 )
 
 
@@ -106,6 +107,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None  # also None for a request without a trace
     asked: str | None = None  # the model that the request named, if an alias or a fallback replaced it
     adapter_version: int | None = None
+    batch_id: str | None = None  # of a line of a batch
     started_at: int
     at: int
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from billing import finance_tables, revision, tables
 from billing.exports import labels
 from gateway.access import audit_chain
+from gateway.batch_tables import batches
 from gateway.error_tables import request_errors
 from gateway.file_tables import files
 from gateway.stored.texts import delete_text_key
@@ -48,6 +49,7 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
         "store_responses_s": None,
         "cheapest": False,
         "allowed_ips": None,
+        "on_budget": None,
     }
     if not connection.execute(change.values(values)).rowcount:
         return
@@ -55,6 +57,9 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
     # Contents without a key are removed from their store by the gateways.
     named = sa.update(files).where(files.c.tenant_id == tenant_id)
     connection.execute(named.values(filename=ERASED, deleted_at=sa.func.coalesce(files.c.deleted_at, at)))
+    # Their workers end them: no key of the tenant is usable.
+    texts = {"metadata": None, "errors": None, "idempotency_key": None, "fingerprint": None}
+    connection.execute(sa.update(batches).where(batches.c.tenant_id == tenant_id).values(texts))
     _erase_keys(connection, tenant_id, at)
     _erase_people(connection, tenant_id)
     _erase_adapters(connection, tenant_id, at)

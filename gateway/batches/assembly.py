@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
+import msgspec
 import sqlalchemy as sa
 
 from billing.database import Database
@@ -21,6 +22,15 @@ from gateway.stored.texts import TextKey
 
 OUTPUTS_READ_MAX = 64  # at once; each may have megabytes
 LINES_READ_MAX = 1000
+INPUT_READ_BYTES_MAX = 1024 * 1024  # of the input file at once
+
+
+class UnrunLine(msgspec.Struct, frozen=True):
+    """A line without an output, and where it is in the input file."""
+
+    line: int
+    offset: int
+    length: int
 
 
 class Assembler:
@@ -89,16 +99,15 @@ class Assembler:
         async for part in self._outputs(batch, key, errors=True):
             yield part
         after = 0
+        assert batch.reader is not None
         while lines := await self._read_unrun(batch.id, after):
-            found = []
-            for line, offset, length in lines:
-                assert batch.reader is not None
-                custom_id = read_line(await batch.reader.read(offset, length)).custom_id
-                found.append(unrun_line(custom_id, batch.id, line, plan.code, plan.message) + b"\n")
-            yield b"".join(found)
-            after = lines[-1][0]
+            for some in _near(lines):
+                begins = some[0].offset
+                data = await batch.reader.read(begins, some[-1].offset + some[-1].length - begins)
+                yield await asyncio.to_thread(_unrun, batch.id, plan, some, data)
+            after = lines[-1].line
 
-    async def _read_unrun(self, batch_id: str, after: int) -> Sequence[tuple[int, int, int]]:
+    async def _read_unrun(self, batch_id: str, after: int) -> list[UnrunLine]:
         has_output = sa.exists().where(
             line_outputs.c.batch_id == batch_lines.c.batch_id, line_outputs.c.line == batch_lines.c.line
         )
@@ -106,7 +115,29 @@ class Assembler:
             batch_lines.c.batch_id == batch_id, batch_lines.c.line > after, ~has_output
         )
         query = query.order_by(batch_lines.c.line).limit(LINES_READ_MAX)
-        return await self._database.report(lambda connection: [tuple(row) for row in connection.execute(query)])
+        return await self._database.report(lambda connection: [UnrunLine(*row) for row in connection.execute(query)])
+
+
+def _near(lines: Sequence[UnrunLine]) -> Iterator[list[UnrunLine]]:
+    """The lines in groups, each in at most INPUT_READ_BYTES_MAX of the file or one line."""
+    group: list[UnrunLine] = []
+    for line in lines:
+        if group and line.offset + line.length - group[0].offset > INPUT_READ_BYTES_MAX:
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group
+
+
+def _unrun(batch_id: str, plan: AssemblyPlan, lines: Sequence[UnrunLine], data: bytes) -> bytes:
+    """The error of each line; `data`: the input file from the first of them to the last."""
+    found = []
+    for line in lines:
+        begins = line.offset - lines[0].offset
+        custom_id = read_line(data[begins : begins + line.length]).custom_id
+        found.append(unrun_line(custom_id, batch_id, line.line, plan.code, plan.message) + b"\n")
+    return b"".join(found)
 
 
 def _opened(key: TextKey, batch_id: str, rows: Sequence[tuple[int, bytes]]) -> bytes:

@@ -217,11 +217,11 @@ def note_attempt(connection: sa.Connection, batch_id: str, epoch: int, line: int
     connection.execute(row.values(attempts=batch_lines.c.attempts + 1))
 
 
-def decide_end(connection: sa.Connection, batch_id: str, epoch: int, code: str, message: str, error: bool) -> None:
-    """Record why the remaining lines do not run. `error`: the batch lists it, since its client did not ask for it."""
+def decide_end(connection: sa.Connection, batch_id: str, epoch: int, code: str, message: str, *, listed: bool) -> None:
+    """Record why the remaining lines do not run. `listed`: the batch lists it, since its client did not ask for it."""
     lock_lease(connection, batch_id, epoch)
     values: dict[str, Any] = {"end_code": code, "end_message": message}
-    if error:
+    if listed:
         values["errors"] = msgspec.to_builtins([BatchError(code, message)])
     undecided = (batches.c.id == batch_id, batches.c.end_code.is_(None))
     connection.execute(sa.update(batches).where(*undecided).values(values))

@@ -190,7 +190,9 @@ class BatchWorker:
             raise LeaseLost(batch.id)
         end = batch.early_end
         if end is not None and end.code:
-            await self._write(lambda c: claims.decide_end(c, batch.id, batch.epoch, end.code, end.message, end.listed))
+            await self._write(
+                lambda c: claims.decide_end(c, batch.id, batch.epoch, end.code, end.message, listed=end.listed)
+            )
         status = await self._assembler.end_batch(batch, key)
         _log.info("batch.ended", extra={"fields": {"batch": batch.id, "status": status}})
 

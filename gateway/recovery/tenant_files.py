@@ -66,6 +66,7 @@ LEFT_OUT = frozenset(
         *("erasures", "restores", "checkpoints", "replays", "write_replays", "response_events", "spent_tokens"),
         *("problem_reports", "problems", "problem_events", "problem_deliveries"),
         *("document_counters", "connectors"),
+        *("batch_lines", "output_leases", "line_outputs"),  # while a batch runs: its files have them afterwards
     )
 )
 SECRET_COLUMNS = {

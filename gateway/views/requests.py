@@ -50,9 +50,10 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     and `duration_s`: from its arrival at the gateway to its first token and to its end, as in the log, in the tiers'
     attainment and in SLA reports. `queue_s`: its wait in the engine's queue. `trace_id`: as in the log, null also for a
     request without a trace. `asked`: the request's `model`, if an alias or a fallback replaced it. `adapter_version`:
-    of the adapter that served. For a request with a hold that was not settled, `started_at` is the time of its hold.
-    `status` refused or failed: it ended with an `error` before it had a hold; `model` is then the name that was asked
-    for, or empty. `outcome`: of a request that has ended; one whose client left counts as served."""
+    of the adapter that served. `batch_id`: of the batch whose line it is. For a request with a hold that was not
+    settled, `started_at` is the time of its hold. `status` refused or failed: it ended with an `error` before it had a
+    hold; `model` is then the name that was asked for, or empty. `outcome`: of a request that has ended; one whose
+    client left counts as served."""
 
     request_id: str
     status: ListedStatus
@@ -76,6 +77,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None
     asked: str | None
     adapter_version: int | None
+    batch_id: str | None
     started_at: float
     ended_at: float | None
     duration_s: float | None

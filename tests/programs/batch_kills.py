@@ -103,7 +103,7 @@ class KillReport:
 class Stage:
     """The processes, and the client of one tenant."""
 
-    def __init__(self, stack: TwoEngines, seed: int) -> None:
+    def __init__(self, stack: KilledStack, seed: int) -> None:
         self.stack = stack
         self.chance = random.Random(seed)
         self.report = KillReport()

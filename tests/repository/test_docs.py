@@ -37,6 +37,7 @@ BLOCKS = [block for page in GUIDES for block in blocks(page)]
 # tests/deploy/test_chart.py these.
 SNIPPETS = {
     ("docs/users/files.md", "python"),
+    ("docs/users/batches.md", "python"),
     ("README.md", "python"),
     ("docs/operators/kubernetes.md", "yaml"),
     *((name(page), language) for page in SNIPPET_PAGES for language in ("python", "js")),

@@ -3810,6 +3810,26 @@ export interface components {
             message: string | null;
             param: string | null;
         };
+        /**
+         * BatchRequest
+         * @description The body of a new batch. `completion_window`: 1h to 24h.
+         * @example {
+         *       "completion_window": "24h",
+         *       "endpoint": "/v1/chat/completions",
+         *       "input_file_id": "file-0123456789abcdef0123456789abcdef"
+         *     }
+         */
+        BatchRequest: {
+            completion_window: string;
+            endpoint: string;
+            input_file_id: string;
+            /** @default null */
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /** @default null */
+            output_expires_after: components["schemas"]["OutputExpiry"] | null;
+        };
         /** BatchUsage */
         BatchUsage: {
             input_tokens: number;
@@ -6349,6 +6369,15 @@ export interface components {
             task_budget: Record<string, never> | null;
         };
         /**
+         * OutputExpiry
+         * @description When the output files of a batch expire: `seconds` after they are created.
+         */
+        OutputExpiry: {
+            /** @enum {unknown} */
+            anchor: "created_at";
+            seconds: number;
+        };
+        /**
          * OutputTextPart
          * @description A text of an earlier answer. `annotations`, `logprobs` and `parsed` are hints; the SDK adds `parsed`.
          */
@@ -7003,6 +7032,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             cost_picos: number | null;
@@ -8165,6 +8195,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             corrections: components["schemas"]["CorrectionView"][];
@@ -8416,7 +8447,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BatchRequest"];
+            };
+        };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -15633,7 +15668,11 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BatchRequest"];
+            };
+        };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {

@@ -24,6 +24,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "NewConversation": {"items": _ITEMS, "metadata": {"topic": "rivers"}},
     "ConversationChange": {"metadata": {"topic": "lakes"}},
     "NewItems": {"items": _ITEMS},
+    "BatchRequest": {
+        "input_file_id": "file-0123456789abcdef0123456789abcdef",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
     "NewTenant": {
         "slug": "northwind",
         "name": "Northwind",

@@ -226,7 +226,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
             made = ask(stack, stack.keys[slug], "POST", "/v1/conversations", OWN["POST", "/v1/conversations"])
             assert made.json()["object"] == "conversation"
             form: Any = {"data": {"purpose": "batch"}, "files": {"file": (f"{slug}.jsonl", b"{}")}}
-            assert httpx.post(f"{stack.url}/v1/files", headers=stack.headers(slug), **form).status_code == 200
+            file = httpx.post(f"{stack.url}/v1/files", headers=stack.headers(slug), **form).json()["id"]
+            batch = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "1h"}
+            assert ask(stack, stack.keys[slug], "POST", "/v1/batches", batch).status_code == 200
             assert stack.chat(slug, model="absent").status_code == 404
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))

@@ -290,4 +290,4 @@ def test_a_worker_without_the_lease_changes_nothing(stack: Stack, client: BatchC
     batch_id = client.create(chat_lines(1))
     client.finish(batch_id)
     with pytest.raises(LeaseLost):
-        stack.write(lambda c: claims.decide_end(c, batch_id, 1, "batch_expired", "late", False))
+        stack.write(lambda c: claims.decide_end(c, batch_id, 1, "batch_expired", "late", listed=False))

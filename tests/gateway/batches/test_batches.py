@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
+from support.documents import DOCS
 from support.gateway.batch_client import (
     BatchClient,
     chat_line,
@@ -224,6 +228,14 @@ def test_a_deleted_input_file_is_read_until_the_batch_ends(client: BatchClient) 
     assert client.post(file_id).status_code == 404
     batch = client.finish(batch_id)
     assert batch["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
+
+
+def test_the_documented_calls_run(stack: Stack) -> None:
+    text = (DOCS / "users/batches.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"], "LANEWAY_MODEL": MODEL}
+    done = subprocess.run([sys.executable, "-c", text], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(" ", 1)[0] for line in done.stdout.splitlines()] == ["question-0", "question-1"]
 
 
 def test_lines_of_several_models_and_adapters(client: BatchClient) -> None:

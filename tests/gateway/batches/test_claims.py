@@ -1,0 +1,218 @@
+"""Rows of batches as their workers change them, on both databases: claims, lines and ends, under the worker's lease."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from billing.accounts import tenants
+from billing.clock import SECOND, database_now
+from billing.database import Database
+from billing.ledger.leases import extend
+from billing.ledger.messages import LineOutput
+from billing.ledger.outputs import LeaseLost, record_unheld
+from gateway import errors
+from gateway.access import keys
+from gateway.batches import claims, rows
+from gateway.batches.rows import BatchRow, NewBatch
+from gateway.batches.validation import BatchError, ValidLine
+from gateway.config.batches_settings import BatchesSection
+from gateway.config.server_secrets import ServerSecrets
+from gateway.files.contents import WrittenFile
+from gateway.files.rows import OUTPUT_PURPOSE, NewFile, insert_file, new_file_id
+from gateway.stored.texts import TextKey, TextKeys
+
+GATEWAY, OTHER = "gw_1", "gw_2"
+LINES = 5
+
+
+class Stage:
+    """A tenant with a file, and one gateway that lives."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+        def make(connection: sa.Connection) -> tuple[str, str, TextKey]:
+            tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
+            key = keys.create(connection, tenant_id=tenant.id, name="test")
+            text_key = TextKeys(ServerSecrets(b"s" * 32)).ensure_key(connection, tenant.id)
+            extend(connection, GATEWAY, 60.0, database_now(connection))
+            return tenant.id, key.key.id, text_key
+
+        self.tenant_id, self.key_id, self.key = database.write_sync(make)
+        self.file_id = new_file_id()
+        database.write_sync(lambda c: insert_file(c, self.file(self.file_id), self.key, WrittenFile(10, "0" * 64)))
+
+    def file(self, file_id: str) -> NewFile:
+        return NewFile(
+            id=file_id,
+            tenant_id=self.tenant_id,
+            key_id=self.key_id,
+            purpose=OUTPUT_PURPOSE,
+            filename="a.jsonl",
+            expires_s=3600,
+        )
+
+    def new(self, **fields: Any) -> NewBatch:
+        wanted: dict[str, Any] = {"endpoint": "/v1/completions", "input_file_id": self.file_id, "window_hours": 1}
+        wanted |= fields
+        return NewBatch(tenant_id=self.tenant_id, key_id=self.key_id, **wanted)
+
+    def create(self, **fields: Any) -> BatchRow:
+        return self.write(lambda c: rows.create_batch(c, self.new(**fields), BatchesSection(tenant_batches_max=3)))
+
+    def claim(self, gateway_id: str = GATEWAY) -> tuple[BatchRow, int] | None:
+        view = self.write(lambda c: claims.worker_view(c, []))
+        if not view.claimable:
+            return None
+        [(batch_id, epoch)] = view.claimable
+        return self.write(lambda c: claims.claim_batch(c, batch_id, gateway_id, epoch))
+
+    def run(self, row: BatchRow, epoch: int) -> None:
+        """Its lines are inserted: those of model `b` first."""
+        lines = [
+            (ValidLine(number, number * 10, 9, "m", b""), "b" if number % 2 else "m")
+            for number in sorted(range(1, LINES + 1), key=lambda number: number % 2 == 0)
+        ]
+        self.write(lambda c: claims.insert_lines(c, row.id, epoch, 0, lines))
+        assert self.write(lambda c: claims.begin_run(c, row, epoch, self.key, LINES, 100, 1000)) is None
+
+    def record(self, row: BatchRow, epoch: int, line: int, *, is_error: bool = False) -> bool:
+        output = LineOutput(row.id, line, epoch, b"sealed", is_error)
+        return self.write(lambda c: record_unheld(c, [("req_1", output)], 1))[0]
+
+    def read(self, row: BatchRow) -> BatchRow:
+        found = self.write(lambda c: rows.read_batch(c, self.tenant_id, row.id))
+        assert found is not None
+        return found
+
+    def write(self, function: Any) -> Any:
+        return self.database.write_sync(function)
+
+
+@pytest.fixture
+def stage(database: Database) -> Stage:
+    return Stage(database)
+
+
+def test_a_batch_is_claimed_while_no_living_gateway_has_it(stage: Stage) -> None:
+    created = stage.create()
+    claimed = stage.claim()
+    assert claimed is not None
+    row, epoch = claimed
+    assert (row.id, epoch) == (created.id, 1)
+    assert stage.claim(OTHER) is None, "its gateway has a lease"
+    view = stage.write(lambda c: claims.worker_view(c, [row.id]))
+    assert view.states[row.id] == claims.ClaimState("validating", 1, row.deadline_at)
+    stage.write(lambda c: extend(c, GATEWAY, 1.0, database_now(c) - 100 * SECOND))
+    again = stage.claim(OTHER)
+    assert again is not None
+    assert again[1] == 2
+    assert stage.write(lambda c: claims.claim_batch(c, row.id, GATEWAY, 1)) is None, "the epoch has changed"
+    for late in (
+        lambda c: claims.restart_validation(c, row.id, epoch),
+        lambda c: claims.note_progress(c, row.id, epoch, 1),
+        lambda c: claims.insert_lines(c, row.id, epoch, 0, []),
+        lambda c: claims.begin_run(c, row, epoch, stage.key, 1, 1, 1),
+        lambda c: claims.fail_batch(c, row, epoch, 1, []),
+        lambda c: claims.note_attempt(c, row.id, epoch, 1),
+        lambda c: claims.decide_end(c, row.id, epoch, "a", "b", listed=False),
+        lambda c: claims.plan_assembly(c, row.id, epoch),
+        lambda c: claims.end_unreadable(c, row, epoch),
+    ):
+        with pytest.raises(LeaseLost):
+            stage.write(late)
+
+
+def test_lines_are_read_by_target_and_not_twice(stage: Stage) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.run(row, epoch)
+    assert stage.read(row).status == "in_progress"
+    assert stage.write(lambda c: claims.targets_of(c, row.id)) == ["b", "m"]
+    assert stage.record(row, epoch, 3)
+    found, last = stage.write(lambda c: claims.next_lines(c, row.id, "b", -1, 10))
+    assert ([line.line for line in found], last) == ([1, 5], 2), "line 3 has an output"
+    stage.write(lambda c: claims.note_attempt(c, row.id, epoch, 1))
+    [first], last = stage.write(lambda c: claims.next_lines(c, row.id, "b", -1, 1))
+    assert (first.line, first.offset, first.length, first.attempts, last) == (1, 10, 9, 1, 0)
+    assert stage.write(lambda c: claims.next_lines(c, row.id, "b", 2, 10)) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "end", "status", "files"),
+    [
+        (range(1, LINES + 1), None, "completed", (True, False)),
+        ((1, 2), (claims.EXPIRED_CODE, "late"), "expired", (True, True)),
+        ((), (claims.EXPIRED_CODE, "late"), "expired", (False, True)),
+        ((1,), ("invalid_api_key", "revoked"), "cancelled", (True, True)),
+        (range(1, LINES + 1), ("invalid_api_key", "revoked"), "completed", (True, False)),
+    ],
+)
+def test_the_end_follows_from_the_outputs(
+    stage: Stage, outputs: Any, end: tuple[str, str] | None, status: str, files: tuple[bool, bool]
+) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.run(row, epoch)
+    for line in outputs:
+        assert stage.record(row, epoch, line)
+    if end is not None:
+        stage.write(lambda c: claims.decide_end(c, row.id, epoch, *end, listed=True))
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch))
+    assert plan == stage.write(lambda c: claims.plan_assembly(c, row.id, epoch)), "a later worker gets the same ids"
+    assert plan.status == status
+    assert (plan.output_file_id is not None, plan.error_file_id is not None) == files
+    assert (plan.succeeded, plan.failed) == (len(outputs), LINES - len(outputs))
+    written = [
+        (stage.file(id_), WrittenFile(1, "0" * 64))
+        for id_ in (plan.output_file_id, plan.error_file_id)
+        if id_ is not None
+    ]
+    stage.write(lambda c: claims.end_batch(c, row, epoch, plan, stage.key, written))
+    ended = stage.read(row)
+    assert (ended.status, ended.succeeded, ended.failed) == (status, plan.succeeded, plan.failed)
+    assert not stage.record(row, epoch, 4), "no output is recorded after the end"
+    with pytest.raises(LeaseLost):
+        stage.write(lambda c: claims.end_batch(c, row, epoch, plan, stage.key, written))
+    while stage.write(claims.delete_ended_rows):
+        pass
+    assert stage.write(lambda c: claims.worker_view(c, [])).claimable == []
+
+
+def test_a_tenants_enqueued_tokens_are_limited(stage: Stage) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.run(row, epoch)  # 100 tokens of 1000
+    second = stage.create()
+    view = stage.write(lambda c: claims.worker_view(c, [row.id]))
+    claimed = stage.write(lambda c: claims.claim_batch(c, second.id, GATEWAY, view.claimable[0][1]))
+    error = stage.write(lambda c: claims.begin_run(c, second, claimed[1], stage.key, 1, 901, 1000))
+    assert isinstance(error, BatchError)
+    assert error.code == "token_limit_exceeded"
+    assert stage.read(second).status == "validating"
+    assert stage.write(lambda c: claims.begin_run(c, second, claimed[1], stage.key, 1, 900, 1000)) is None
+
+
+def test_a_tenants_unended_batches_are_limited(stage: Stage) -> None:
+    for _ in range(3):
+        stage.create()
+    with pytest.raises(errors.QuotaExceeded, match=r"batches\.tenant_batches_max"):
+        stage.create()
+
+
+def test_an_idempotency_key_is_used_for_a_day(stage: Stage) -> None:
+    first = stage.create(idempotency=("key", "a"))
+    assert stage.create(idempotency=("key", "a")) == first
+    with pytest.raises(errors.IdempotencyMismatch):
+        stage.create(idempotency=("key", "b"))
+    stage.write(lambda c: c.execute(sa.text("UPDATE batches SET created_at = created_at - 86401000000")))
+    assert stage.create(idempotency=("key", "b")).id != first.id
+
+
+def test_an_unknown_file_is_not_found(stage: Stage) -> None:
+    for file_id in (new_file_id(), "file-x", "\0"):
+        with pytest.raises(errors.NotFound):
+            stage.create(input_file_id=file_id)
