@@ -14,6 +14,7 @@ from litestar.types import ASGIApp
 
 from billing.clock import SECOND, rfc3339
 from gateway import errors
+from gateway.api.messages_wire import MessagesRequest
 from gateway.batches.inline_batches import DIALECT, RESULTS_S
 from gateway.batches.inline_requests import BODY_BYTES_MAX
 from gateway.batches.results import message_results
@@ -34,6 +35,19 @@ CANCEL, RESULTS = f"{PATH}/cancel", f"{PATH}/results"
 TENANT = "/t/{tenant:str}"
 PAGE_DEFAULT, PAGE_MAX = 20, 1000
 PREFIX, ROW_PREFIX = "msgbatch_", "batch_"  # of ids, and of the same ids in the database
+
+
+class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request of a batch. `custom_id`: 1 to 64 of A-Z, a-z, 0-9, '_' and '-', unique in the batch."""
+
+    custom_id: str
+    params: MessagesRequest
+
+
+class MessageBatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a new batch, as it is described: `gateway.batches.inline_requests` reads it while it arrives."""
+
+    requests: list[BatchedMessage]
 
 
 class MessageBatchCounts(msgspec.Struct, frozen=True, kw_only=True):
