@@ -1,4 +1,4 @@
-"""Tables of batches: the batches of all tenants, and the lines of the batches that have not ended.
+"""Tables of batches: the batches of all tenants, the lines of those that have not ended, and deliveries to webhooks.
 
 Part of `gateway.tables`, with the same conventions. The leases of workers and the outputs of lines are the ledger's
 (`billing.output_tables`).
@@ -82,3 +82,23 @@ batch_lines = sa.Table(
     sa.Column("attempts", sa.BigInteger, nullable=False),  # that an engine began and that failed
 )
 sa.Index("uq_batch_lines_position", batch_lines.c.batch_id, batch_lines.c.position, unique=True)
+
+# The outbox of batches that have ended, as billing.tables.alert_deliveries is of alerts.
+batch_deliveries = sa.Table(
+    "batch_deliveries",
+    metadata,
+    sa.Column("batch_id", sa.ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", sa.BigInteger),  # while pending
+    sa.Column("delivered_at", sa.BigInteger),
+    sa.Column("last_error", sa.String(200)),
+    sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+)
+sa.Index(
+    "ix_batch_deliveries_pending",
+    batch_deliveries.c.next_attempt_at,
+    sqlite_where=batch_deliveries.c.state == "pending",
+    postgresql_where=batch_deliveries.c.state == "pending",
+)

@@ -17,6 +17,7 @@ from billing.ledger.outputs import lock_lease, take_lease
 from billing.output_tables import line_outputs, output_leases
 from billing.tables import leases, tenants
 from gateway.batch_tables import batch_lines, batches
+from gateway.batches.events import insert_deliveries
 from gateway.batches.rows import (
     COLUMNS,
     BatchRow,
@@ -292,8 +293,10 @@ def _end(connection: sa.Connection, row: BatchRow, values: dict[str, Any], *, su
     end_use(connection, row.tenant_id, row.input_file_id)
     names = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
     billed = dict(zip(names, billed_usage(connection, [row.id])[row.id], strict=True))
-    counts = {"succeeded": succeeded, "failed": failed, "ended_at": database_now(connection)}
+    now = database_now(connection)
+    counts = {"succeeded": succeeded, "failed": failed, "ended_at": now}
     connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values | billed | counts))
+    insert_deliveries(connection, row.id, row.tenant_id, now)
     # The lease remains, without a worker, until the rows of the lines are deleted. No output is recorded under it.
     ended = sa.update(output_leases).where(output_leases.c.batch_id == row.id)
     connection.execute(ended.values(gateway_id="", epoch=output_leases.c.epoch + 1))

@@ -32,7 +32,7 @@ class SubmittedCounts(msgspec.Struct, frozen=True):
     failed: int
 
     @property
-    def ended(self) -> int:
+    def ended_lines(self) -> int:
         return self.completed + self.failed
 
 

@@ -186,7 +186,7 @@ def _follow(client: BatchClient, batch: SubmittedBatch) -> SubmittedBatch:
         for batch in client.follow_batch(batch):  # noqa: B020 - the newest one is returned
             bar.label = batch.status
             bar.length = max(1, batch.request_counts.total)
-            bar.update(batch.request_counts.ended - bar.pos)
+            bar.update(batch.request_counts.ended_lines - bar.pos)
     return batch
 
 

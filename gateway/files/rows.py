@@ -47,7 +47,7 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: int
 
 
-class TenantFile(msgspec.Struct, frozen=True):
+class OwnedFile(msgspec.Struct, frozen=True):
     """A file with its tenant, the API key that uploaded it or created its batch, and the batches that read it."""
 
     file: StoredFile
@@ -97,24 +97,24 @@ def visible_files(connection: sa.Connection, tenant_id: str) -> sa.Select[Any]:
 
 
 def visible_to_tenants(now: int) -> sa.Select[Any]:
-    """Selects the files of all tenants as `visible_files` does; `now` in microseconds UTC. See `tenant_file`."""
+    """Selects the files of all tenants as `visible_files` does; `now` in microseconds UTC. See `owned_file`."""
     joined = files.join(text_keys, text_keys.c.id == files.c.text_key_id)
     query = sa.select(*_COLUMNS, files.c.tenant_id, files.c.key_id, files.c.uses).select_from(joined)
     return query.where(text_keys.c.wrapped.is_not(None), *_visible(now))
 
 
-def tenant_file(row: sa.Row[Any]) -> TenantFile:
+def owned_file(row: sa.Row[Any]) -> OwnedFile:
     """Of a row of `visible_to_tenants`."""
-    return TenantFile(stored_file(row), row.tenant_id, row.key_id, row.uses)
+    return OwnedFile(stored_file(row), row.tenant_id, row.key_id, row.uses)
 
 
-def read_any_visible(connection: sa.Connection, file_id: str) -> TenantFile | None:
+def read_any_visible(connection: sa.Connection, file_id: str) -> OwnedFile | None:
     """Of any tenant: for callers that check themselves what their actor sees. None: unknown, deleted or expired."""
     if not FILE_ID.fullmatch(file_id):
         return None
     query = visible_to_tenants(database_now(connection)).where(files.c.id == file_id)
     row = connection.execute(query).one_or_none()
-    return None if row is None else tenant_file(row)
+    return None if row is None else owned_file(row)
 
 
 def _visible(now: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:

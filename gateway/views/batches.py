@@ -17,7 +17,7 @@ from gateway.batch_tables import batches
 from gateway.batches.activity import BatchActivity, activities_of
 from gateway.batches.rows import COLUMNS, BatchProgress, BatchRow, batch_of, progress_of
 from gateway.file_tables import files
-from gateway.files.rows import TenantFile, tenant_file, visible_to_tenants
+from gateway.files.rows import OwnedFile, owned_file, visible_to_tenants
 
 BatchStatus = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
@@ -163,7 +163,7 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None
 
     @classmethod
-    def of(cls, found: TenantFile) -> FileView:
+    def of(cls, found: OwnedFile) -> FileView:
         stored = found.file
         return cls(
             id=stored.id,
@@ -181,14 +181,14 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_tenant_files(
     connection: sa.Connection, wanted: ListQuery, *, tenant_id: str | None, purpose: FilePurpose | None
-) -> ListPage[TenantFile]:
+) -> ListPage[OwnedFile]:
     """A page of files that are neither deleted nor expired, of all tenants without `tenant_id`. Raises InvalidValue."""
     query = visible_to_tenants(database_now(connection))
     if tenant_id is not None:
         query = query.where(files.c.tenant_id == tenant_id)
     if purpose is not None:
         query = query.where(files.c.purpose == purpose)
-    return page(connection, query, _FILE_LIST, wanted, tenant_file, lambda found: found.file.id)
+    return page(connection, query, _FILE_LIST, wanted, owned_file, lambda found: found.file.id)
 
 
 def _seconds(moment: int | None) -> int | None:

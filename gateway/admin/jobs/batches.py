@@ -10,7 +10,7 @@ from gateway.admin.writes import Actor, Writes
 from gateway.batches import rows as batch_rows
 from gateway.batches.rows import CANCELLABLE, BatchRow
 from gateway.files import rows as file_rows
-from gateway.files.rows import TenantFile
+from gateway.files.rows import OwnedFile
 
 
 class BatchWrites:
@@ -34,7 +34,7 @@ class FileWrites:
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
 
-    def delete(self, connection: sa.Connection, file_id: str) -> TenantFile:
+    def delete(self, connection: sa.Connection, file_id: str) -> OwnedFile:
         """Hide a file at once, as its tenant can; its content is removed when no batch uses it."""
         self._writes.lock(connection)
         found = file_seen(connection, file_id, self._writes.actor)
@@ -52,7 +52,7 @@ def batch_seen(connection: sa.Connection, batch_id: str, actor: Actor) -> BatchR
     return row
 
 
-def file_seen(connection: sa.Connection, file_id: str, actor: Actor) -> TenantFile:
+def file_seen(connection: sa.Connection, file_id: str, actor: Actor) -> OwnedFile:
     """A file that `actor` sees. Raises RowNotFound, also for a deleted or expired file."""
     found = file_rows.read_any_visible(connection, file_id)
     if found is None or not actor.sees(found.tenant_id):
