@@ -3875,6 +3875,14 @@ export interface components {
             tenant_id: string;
             unrun: number | null;
         };
+        /**
+         * BatchedMessage
+         * @description A request of a batch. `custom_id`: 1 to 64 of A-Z, a-z, 0-9, '_' and '-', unique in the batch.
+         */
+        BatchedMessage: {
+            custom_id: string;
+            params: components["schemas"]["MessagesRequest"];
+        };
         /** BillingProfileView */
         BillingProfileView: {
             accounts: {
@@ -5775,6 +5783,30 @@ export interface components {
             first_id: string | null;
             has_more: boolean;
             last_id: string | null;
+        };
+        /**
+         * MessageBatchRequest
+         * @description The body of a new batch, as it is described: `gateway.batches.inline_requests` reads it while it arrives.
+         * @example {
+         *       "requests": [
+         *         {
+         *           "custom_id": "1",
+         *           "params": {
+         *             "max_tokens": 64,
+         *             "messages": [
+         *               {
+         *                 "content": "Name three rivers.",
+         *                 "role": "user"
+         *               }
+         *             ],
+         *             "model": "my-model"
+         *           }
+         *         }
+         *       ]
+         *     }
+         */
+        MessageBatchRequest: {
+            requests: components["schemas"]["BatchedMessage"][];
         };
         /** MessageDelta */
         MessageDelta: {
@@ -9412,7 +9444,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBatchRequest"];
+            };
+        };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -9578,13 +9614,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description The content of the file */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
@@ -12337,14 +12373,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description The content of the file */
             200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
@@ -16601,7 +16636,11 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBatchRequest"];
+            };
+        };
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -16763,13 +16802,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description The content of the file */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
