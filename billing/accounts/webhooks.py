@@ -164,7 +164,7 @@ def check_kinds(format_: str, events: Sequence[str], tenant_id: str | None) -> N
         found = "an empty list" if not events else repr(unknown[0][:50])
         raise InvalidValue(f"a webhook's events are some of {', '.join(EVENTS)}, not {found}", "events")
     if format_ == PAGERDUTY and BATCHES in events:
-        raise InvalidValue(f"a webhook of the format {PAGERDUTY} receives no {BATCHES}, as an end is no incident", "events")
+        raise InvalidValue(f"a webhook of the format {PAGERDUTY} receives no {BATCHES}: they are no incident", "events")
     if tenant_id is not None and PROBLEMS in events:
         raise InvalidValue(
             f"a tenant's webhook receives {BUDGETS} and {BATCHES}: {PROBLEMS} are the operator's", "events"

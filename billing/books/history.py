@@ -45,8 +45,8 @@ MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs. `endings`: only requests with one of these endings; `other_endings`:
-    only ended requests with none of these endings."""
+    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `endings`: only requests with
+    one of these endings; `other_endings`: only ended requests with none of these endings."""
 
     status: Status | None = None
     ending: str | None = None
@@ -59,6 +59,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    batch_id: str | None = None
     start: int | None = None
     end: int | None = None
 
@@ -157,14 +158,15 @@ def page(
     """A page, and the cursor of the next page; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
-    if which.status in (None, "held") and not which.by_ending and (after is None or after.running):
+    of_holds = which.batch_id is None  # a hold does not name its batch
+    if of_holds and which.status in (None, "held") and not which.by_ending and (after is None or after.running):
         found = _unsettled(connection, which, _holds.c.held_at, _holds.c.state == "held", after, limit + 1)
     ended_after = None if after is None or after.running else after
     if len(found) <= limit and which.status != "held":
         more: dict[str, RequestRow] = {}
         if which.status in (None, "settled"):
             more |= {row.request_id: row for row in _settled(connection, which, ended_after, limit + 1)}
-        if which.status != "settled":
+        if of_holds and which.status != "settled":
             others = _unsettled(connection, which, _holds.c.ended_at, _state(which), ended_after, limit + 1)
             more |= {row.request_id: row for row in others}
         found += sorted(more.values(), key=lambda row: (row.at, row.request_id), reverse=True)
@@ -225,7 +227,7 @@ def _settled(
         query = query.where(moment <= after.at, place)
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
     # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
-    narrow = which.key_id is None and bool(set(which.names()) - {"tenant_id"})
+    narrow = which.key_id is None and which.batch_id is None and bool(set(which.names()) - {"tenant_id"})
     if which.by_ending or which.request_id is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)
@@ -261,7 +263,7 @@ def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCurso
 
 def _conditions(which: RequestFilter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
     values = which.names() | {
-        name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
+        name: value for name in ("request_id", "ending", "batch_id") if (value := getattr(which, name)) is not None
     }
     found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in values.items()]
     if which.endings is not None:

@@ -99,9 +99,10 @@ def _with_outcome(which: RequestQuery) -> RequestFilter:
 
 
 def _has_errors(which: RequestQuery) -> bool:
-    """Whether an error without a hold can match: it has no status, ending or adapter."""
+    """Whether an error without a hold can match: it has no status, ending, adapter or batch."""
     of = which.of
-    return which.outcome != "served" and of.status is None and of.ending is None and of.adapter is None
+    unmatched = (of.status, of.ending, of.adapter, of.batch_id)
+    return which.outcome != "served" and all(value is None for value in unmatched)
 
 
 def _page_of_errors(

@@ -2239,9 +2239,9 @@ export interface paths {
          * ListRequests
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-         *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
-         *     stored.
+         *     `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
+         *     end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
+         *     `/v1/admin/error_rates` counts all. Prompts and answers are not stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -14278,6 +14278,7 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                batch?: string | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */

@@ -47,6 +47,7 @@ async def list_requests(
     model: Name = None,
     adapter: Name = None,
     tier: Name = None,
+    batch: Name = None,
     start_time: Moment = None,
     end_time: Moment = None,
     search: Name = None,
@@ -57,9 +58,9 @@ async def list_requests(
 ) -> Page[RequestView]:
     """Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-    `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-    failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
-    stored."""
+    `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
+    end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
+    `/v1/admin/error_rates` counts all. Prompts and answers are not stored."""
     begin = None if after is None else _cursor(after)
 
     def query(connection: sa.Connection) -> tuple[list[ListedRequest], RequestCursor | None]:
@@ -73,6 +74,7 @@ async def list_requests(
             model=model,
             adapter=adapter,
             tier=tier,
+            batch_id=batch or None,
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
         )

@@ -12,8 +12,8 @@ import pytest
 from gateway.access import audit_log, keys
 from gateway.access.audit_log import AuditFilter
 from gateway.access.roles import Role
-from support.gateway.batch_client import BatchClient, chat_lines
-from support.stack import Stack
+from support.gateway.batch_client import BatchClient, chat_lines, usage_of
+from support.stack import MODEL, Stack
 
 
 @pytest.fixture
@@ -45,6 +45,17 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
     assert view["currency"] == "USD"
     assert (view["lines_per_s"], view["expected_end_at"]) == (0.0, None)
     assert view["output_file_id"] == batch["output_file_id"]
+    stack.chat("acme", max_tokens=2)
+    with admin(stack) as operator:
+        found = operator.get("requests", params={"batch": batch["id"], "tenant": "acme"}).json()["data"]
+        assert operator.get("requests", params={"batch": batch["id"], "tenant": "globex"}).json()["data"] == []
+        assert operator.get("requests", params={"batch": batch["id"], "status": "held"}).json()["data"] == []
+        first = operator.get("requests", params={"batch": batch["id"], "model": MODEL, "limit": 4}).json()
+        second = operator.get("requests", params={"batch": batch["id"], "limit": 4, "page": first["next_page"]}).json()
+    assert sorted(one["request_id"] for one in found) == sorted(row.request_id for row in usage_of(stack, batch["id"]))
+    assert {one["batch_id"] for one in found} == {batch["id"]}
+    assert sum(one["cost_picos"] for one in found) == view["cost_picos"]
+    assert [one["request_id"] for one in (*first["data"], *second["data"])] == [one["request_id"] for one in found]
 
 
 def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: BatchClient) -> None:

@@ -82,6 +82,7 @@ function Cancel({ batch }: { batch: Batch }) {
 
 function Details({ batch }: { batch: Batch }) {
   const operator = useSession().tenant === null;
+  const requests = useMay()("requests:read");
   const left = batch.lines - batch.succeeded - batch.failed;
   return (
     <>
@@ -120,6 +121,16 @@ function Details({ batch }: { batch: Batch }) {
               </>,
             ],
             ["Output tokens", <Count value={batch.completion_tokens} />],
+            ...(requests
+              ? [
+                  [
+                    "Requests",
+                    <Link to="/requests" query={{ batch: batch.id }}>
+                      View its settled lines
+                    </Link>,
+                  ] as const,
+                ]
+              : []),
           ]}
         />
       </Section>
