@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 
 from gateway.batches.rows import BATCH_ID
 from support.gateway.batch_client import set_deadline, usage_of
+from support.paths import REPO
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
@@ -181,3 +185,14 @@ def test_another_tenants_message_batch_does_not_exist(stack: Stack, sdk: anthrop
         assert batch.id not in [one.id for one in batches.list()]
         with pytest.raises(anthropic.BadRequestError):
             batches.list(after_id=batch.id)
+
+
+def test_the_documented_calls_run(stack: Stack) -> None:
+    text = (REPO / "docs" / "users" / "message-batches.md").read_text()
+    snippet = text.partition("```python\n")[2].partition("```")[0]
+    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"], "LANEWAY_MODEL": MODEL}
+    done = subprocess.run([sys.executable, "-c", snippet], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("question-")} == {
+        *("question-0", "question-1"),
+    }
