@@ -22,8 +22,9 @@ import time
 import tracemalloc
 
 from benchmarks.rows import append_rows
-from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
+from engine.protocol.frames import ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.routing.router import EngineRouter, RoutableRequest
 
 PAGE_TOKENS, PAGES, SYSTEM_PAGES, PROMPTS = 16, 64, 16, 64

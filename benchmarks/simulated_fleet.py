@@ -23,7 +23,8 @@ from typing import ClassVar
 import msgspec
 
 from benchmarks.rows import append_rows
-from engine.protocol.frames import PAGE_HEAD_BYTES, EngineLoad, PagesChanged
+from engine.protocol.frames import PAGE_HEAD_BYTES, PagesChanged
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.simulate.conversations import ConversationRate, FleetText
 from engine.simulate.devices import DEVICES

@@ -357,6 +357,7 @@ usage = sa.Table(
     *(sa.Column(name, sa.Double) for name in ("submitted_s", "load_s", "weights_s")),
     sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
+    sa.Column("operation", sa.String(16), nullable=False, server_default="text"),  # or "embedding"
     sa.Column("batch_id", sa.String(64)),  # null: no line of a batch
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
@@ -528,7 +529,7 @@ invoice_lines = sa.Table(
 )
 
 
-def _rolled_up(*names: str) -> list[sa.Column[str]]:
+def rolled_up_by(*names: str) -> list[sa.Column[str]]:
     """Text columns of a roll-up's key. Rows without a project or an adapter have NONE."""
     return [sa.Column(name, sa.String(200 if name in ("model", "adapter") else 64), primary_key=True) for name in names]
 
@@ -537,7 +538,7 @@ def _hour() -> sa.Column[int]:
     return sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-def _summed() -> list[sa.Column[Any]]:
+def summed_columns() -> list[sa.Column[Any]]:
     """The columns of a roll-up that are no part of its key."""
     return [
         sa.Column("currency", sa.String(3), nullable=False),
@@ -553,6 +554,7 @@ def _summed() -> list[sa.Column[Any]]:
         sa.Column("device_s", sa.Double, nullable=False),
         sa.Column("sequence_min", sa.BigInteger, nullable=False),
         sa.Column("sequence_max", sa.BigInteger, nullable=False),
+        sa.Column("embedding_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of prompts
     ]
 
 
@@ -561,10 +563,10 @@ def _summed() -> list[sa.Column[Any]]:
 usage_hours = sa.Table(
     "usage_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
-    *_summed(),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
+    *summed_columns(),
     sa.Index("ix_usage_hours_hour", "hour"),
     sa.Index("ix_usage_hours_period_id", "period_id"),
 )
@@ -573,9 +575,9 @@ usage_hours = sa.Table(
 recompute_hours = sa.Table(
     "recompute_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "caused_by", "period_id", "project_id"),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "caused_by", "period_id", "project_id"),
     sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("device_s", sa.Double, nullable=False),
     sa.Index("ix_recompute_hours_hour", "hour"),
@@ -587,10 +589,10 @@ recompute_hours = sa.Table(
 tag_hours = sa.Table(
     "tag_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id", "tag_set_id"),
-    *_summed(),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id", "tag_set_id"),
+    *summed_columns(),
     sa.Index("ix_tag_hours_hour", "hour"),
     sa.Index("ix_tag_hours_period_id", "period_id"),
 )
@@ -727,6 +729,7 @@ export_invoices = sa.Table(
     sa.Column("picos", sa.BigInteger, nullable=False),
 )
 
-import billing.finance_tables  # noqa: E402 - their tables are in the metadata too
+import billing.day_tables  # noqa: E402 - their tables are in the metadata too
+import billing.finance_tables  # noqa: E402
 import billing.output_tables  # noqa: E402
 import billing.sla_tables  # noqa: E402, F401

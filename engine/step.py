@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, PromptLogprobs, Sampling, TierRecompute
+from engine.protocol.frames import (
+    FinishReason,
+    Logprobs,
+    ModelInfo,
+    Pooling,
+    PromptLogprobs,
+    Sampling,
+    TierRecompute,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +31,8 @@ PENDING_ID = -1
 UNDRAWABLE = "its sampling could not be prepared"
 # Error of a row from which no id can be drawn.
 NO_ID = "the model's logits are not finite numbers, or its mask allows no id"
+# Error of a chunk whose pooled hidden states are no vector.
+NO_VECTOR = "the model's hidden states are not finite numbers"
 # Rows of one step whose logits are kept for the log probabilities of prompts: so a device's buffer has a fixed size.
 PROMPT_LOGPROB_ROWS_MAX = 256
 
@@ -68,6 +78,7 @@ class Sequence:
     swapped_tokens: int = 0  # tokens whose KV was copied back from host memory
     resumed: int = 0  # number of `output_ids` that another engine made
     attempt: int = 0  # number of this Submit of the text
+    pooling: Pooling | None = None  # the answer is a vector, and max_tokens is 0
 
     def made_here(self) -> int:
         """Output ids that this engine made, pending ones included."""
@@ -93,6 +104,8 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     `report_from`: the first token whose logits are reported as the log probabilities of the prompt token that follows
     it; None: no token's. At most PROMPT_LOGPROB_ROWS_MAX tokens of a step are reported.
 
+    `pool_from`: the first token whose hidden state is pooled; None: no token's.
+
     If the last token's id is PENDING_ID, the chunk is a decode, and its token is the id that the previously begun step
     drew for this sequence on the device. The id is in `output_ids` when this chunk's id is drawn."""
 
@@ -101,12 +114,17 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     count: int
     sample: bool
     report_from: int | None = None
+    pool_from: int | None = None
 
     def reported(self) -> range:
         """The tokens whose logits are reported. The last token of a prompt is not: an output id follows it."""
         if self.report_from is None:
             return range(0)
         return range(self.report_from, min(self.start + self.count, len(self.sequence.prompt_ids) - 1))
+
+    def pooled(self) -> range:
+        """The tokens whose hidden states are pooled: the last ones of the chunk."""
+        return range(0) if self.pool_from is None else range(self.pool_from, self.start + self.count)
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,13 +157,16 @@ class StepResult:
     message): chunks that failed alone; their requests end with reason "error", the others continue. `logprobs` (by
     chunk index): of chunks that drew an id and whose request has logprobs, from the unchanged logits. `skipped`:
     `Masks.skip`; these chunks drew no id, and their last token is computed again in a later step. `prompts` (by chunk
-    index): of chunks with reported tokens, the log probabilities of the tokens that follow them."""
+    index): of chunks with reported tokens, the log probabilities of the tokens that follow them. `vectors` (by chunk
+    index): of chunks with pooled tokens, float32 [vector_width], the sum of these tokens' hidden states after the final
+    norm."""
 
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
     prompts: dict[int, PromptLogprobs] = field(default_factory=dict)
+    vectors: dict[int, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
@@ -159,13 +180,14 @@ class RequestEnding:
 
 @dataclass(slots=True, frozen=True)
 class StepOutcome:
-    """The outcome of a step: ids in the order of its chunks, requested logprobs, and the requests that ended with this
-    step or since the previous one."""
+    """The outcome of a step: ids in the order of its chunks, requested logprobs, the pooled vectors of requests that
+    ended, as in frames.Vector, and the requests that ended with this step or since the previous one."""
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
     ended: list[RequestEnding] = field(default_factory=list)
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     prompts: list[tuple[Sequence, PromptLogprobs]] = field(default_factory=list)
+    vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
 
 
 class AdapterMove(Protocol):

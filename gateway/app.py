@@ -41,6 +41,7 @@ from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
+from gateway.routes.pooling.embeddings import embeddings, rerank, score
 from gateway.routes.responses import compact, input_tokens, responses
 from gateway.routes.root import root, version
 from gateway.routes.schema import SchemaPlugin
@@ -52,6 +53,9 @@ from gateway.services import Services
 ROUTES: tuple[ControllerRouterHandler, ...] = (
     chat_completions,
     completions,
+    embeddings,
+    rerank,
+    score,
     messages,
     count_tokens,
     tokenize,

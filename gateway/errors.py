@@ -139,16 +139,19 @@ class ContextLengthExceeded(ApiError):
 
 
 class InvalidApiKey(ApiError):
-    """The key is missing, malformed, unknown, expired or revoked; the message is the same for all of these."""
+    """The key is missing, malformed, unknown, expired or revoked; the message is the same for all of these. A sign-in
+    has a message of its own."""
 
     status = 401
     code = "invalid_api_key"
     stores_message = True
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-        )
+    def __init__(
+        self,
+        message: str = "Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>' or "
+        "'x-api-key: <key>'.",
+    ) -> None:
+        super().__init__(message)
 
 
 class ResponseCancelled(ApiError):

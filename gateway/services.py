@@ -226,9 +226,7 @@ class Services:
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
-        self.router = Router(
-            config, database, self.registry, planner.served, watch.now_s, planner.context_tokens, models.capabilities
-        )
+        self.router = Router(config, database, self.registry, watch.now_s, planner, models.capabilities)
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s, self.metrics)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),

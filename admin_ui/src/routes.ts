@@ -53,5 +53,8 @@ export const PAGES: readonly Page[] = [
   { path: "/billing", title: "Billing", group: "Money", needs: "billing:read", load: () => import("./pages/money/billing") },
   { path: "/billing/invoices/$invoice", title: "Invoice", needs: "billing:read", load: () => import("./pages/money/invoice") },
   { path: "/billing/credits/$correction", title: "Credit note", needs: "billing:read", load: () => import("./pages/money/creditNote") },
+  // engine:read: a tenant's admins have billing:read, and these pages are about all tenants.
+  { path: "/billing-profiles", title: "Billing profiles", group: "Money", needs: "engine:read", load: () => import("./pages/money/profiles") },
+  { path: "/connectors", title: "Connectors", group: "Money", needs: "engine:read", load: () => import("./pages/money/connectors") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/record/audit") },
 ];

@@ -119,10 +119,10 @@ class Stage:
             yield
             ended = checked(client.get(f"/v1/batches/{batch['id']}"))
             assert ended["status"] == "in_progress", f"the batch is too short: {ended}"
+            assert not ended["request_counts"]["failed"], ended
             checked(client.post(f"/v1/batches/{batch['id']}/cancel"))
             ended = self._wait(client, batch["id"], ("cancelled",))
             print(f"the batch was {ended['status']}: {ended['request_counts']}", flush=True)
-            assert not ended["request_counts"]["failed"], ended
 
     def _wait(self, client: httpx.Client, batch_id: str, statuses: tuple[str, ...]) -> dict[str, Any]:
         deadline = time.monotonic() + QUIET_S_MAX

@@ -31,21 +31,28 @@ UNIT_PRICE_PICOS_MAX = 10**11
 LIST_MAX = 1000
 DIGITS_MAX = 40  # of a decimal amount, before and after the point
 
-Meter = Literal["input", "cached_input", "output"]
-METERS: tuple[Meter, ...] = ("input", "cached_input", "output")
+Meter = Literal["input", "cached_input", "output", "embedding"]
+METERS: tuple[Meter, ...] = ("input", "cached_input", "output", "embedding")
 SubjectKind = Literal["model", "adapter"]
+# What a request does: it makes text from prompts, or a vector of each prompt.
+Operation = Literal["text", "embedding"]
 
 
 class UnitPrices(msgspec.Struct, frozen=True):
-    """Picos per token in one tier."""
+    """Picos per token in one tier. `embedding`: of each prompt token of which a vector is made, cached or not."""
 
     input: int
     cached_input: int
     output: int
+    embedding: int
 
-    def most(self, prompt_tokens: int, max_tokens: int) -> int:
+    def prompt_price(self, operation: Operation) -> int:
+        """Of a prompt token that is not cached."""
+        return self.embedding if operation == "embedding" else self.input
+
+    def most(self, prompt_tokens: int, max_tokens: int, operation: Operation = "text") -> int:
         """The highest cost of a request: no prompt token cached, every completion token made."""
-        return prompt_tokens * self.input + max_tokens * self.output
+        return prompt_tokens * self.prompt_price(operation) + max_tokens * self.output
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
@@ -92,19 +99,21 @@ def publish(
     cached_input: int,
     output: int,
     multipliers: Mapping[str, str | Fraction | int],
+    embedding: int | None = None,
     subject_kind: SubjectKind = "model",
     currency: str = "USD",
     effective_from: int | None = None,
 ) -> PriceVersion:
     """Publish the prices of a model (by name) or an adapter (by id): base prices in picos per token, times each tier's
-    multiplier ("0.5", "3", Fraction(1, 2)). Without `effective_from` the prices are in force at once.
-    Raises InvalidValue for a price that is not an integer, negative, over UNIT_PRICE_PICOS_MAX or cheaper uncached than
-    cached, and for a moment in the past; AlreadyExists if a version is in force from the same moment."""
+    multiplier ("0.5", "3", Fraction(1, 2)). `embedding` None: as input. Without `effective_from` the prices are in
+    force at once. Raises InvalidValue for a price that is not an integer, negative, over UNIT_PRICE_PICOS_MAX or
+    cheaper uncached than cached, and for a moment in the past; AlreadyExists if a version is in force from the same
+    moment."""
     if not subject:
         raise InvalidValue("a price needs the name of a model or the id of an adapter", "subject")
     if len(currency) != 3 or not (currency.isascii() and currency.isupper()):
         raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
-    tiers = by_tier(UnitPrices(input, cached_input, output), multipliers)
+    tiers = by_tier(unit_prices(input, cached_input, output, embedding), multipliers)
     now = database_now(connection)
     if effective_from is not None and effective_from < now:
         raise InvalidValue("a price cannot be in force from a moment in the past", "effective_from")
@@ -112,6 +121,11 @@ def publish(
     _insert(connection, version)
     revision.bump(connection, Change("prices"))
     return version
+
+
+def unit_prices(input: int, cached_input: int, output: int, embedding: int | None = None) -> UnitPrices:
+    """`embedding` None: as `input`."""
+    return UnitPrices(input, cached_input, output, input if embedding is None else embedding)
 
 
 def by_tier(base: UnitPrices, multipliers: Mapping[str, str | Fraction | int]) -> dict[str, UnitPrices]:
@@ -154,8 +168,23 @@ def _insert(connection: sa.Connection, version: PriceVersion) -> None:
             {"price_version_id": version.id, "tier": tier, "meter": meter, "picos": getattr(prices, meter)}
             for tier, prices in version.tiers.items()
             for meter in METERS
+            # Without its own price an embedding costs as input. The version before reads no price of an embedding.
+            if meter != "embedding" or prices.embedding != prices.input
         ],
     )
+
+
+def all_unit_prices() -> sa.Subquery:
+    """The rows of unit_prices, and for each tier without a price of embeddings a row with the price of input."""
+    own, given = tables.unit_prices, tables.unit_prices.alias()
+    is_given = sa.exists().where(
+        given.c.price_version_id == own.c.price_version_id, given.c.tier == own.c.tier, given.c.meter == "embedding"
+    )
+    as_input = sa.select(
+        own.c.price_version_id, own.c.tier, sa.literal_column("'embedding'", sa.String).label("meter"), own.c.picos
+    ).where(own.c.meter == "input", ~is_given)
+    columns = own.c.price_version_id, own.c.tier, own.c.meter, own.c.picos
+    return sa.union_all(sa.select(*columns), as_input).subquery("unit_prices_of_all_meters")
 
 
 def listing(
@@ -184,9 +213,9 @@ def get(connection: sa.Connection, version_id: str) -> PriceVersion | None:
 
 
 def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, dict[str, UnitPrices]]:
-    unit_prices = tables.unit_prices
+    units = all_unit_prices()
     found: dict[str, dict[str, dict[str, int]]] = {version_id: {} for version_id in version_ids}
-    query = sa.select(unit_prices).where(unit_prices.c.price_version_id.in_(version_ids))
+    query = sa.select(units).where(units.c.price_version_id.in_(version_ids))
     for row in connection.execute(query):
         found[row.price_version_id].setdefault(row.tier, {})[row.meter] = row.picos
     return {
@@ -258,14 +287,14 @@ class PriceBook:
         return None
 
     def any_free(self, connection: sa.Connection, currency: str) -> bool:
-        """Whether some price in this currency, in force or not, has free output. If so, an exhausted money budget may
-        still admit a request."""
+        """Whether some price in this currency, in force or not, has free output or free prompts. If so, an exhausted
+        money budget may still admit a request."""
         if currency not in self._any_free:
             versions, units = tables.price_versions, tables.unit_prices
             free = (
                 sa.select(versions.c.id)
                 .join(units, units.c.price_version_id == versions.c.id)
-                .where(versions.c.currency == currency, units.c.meter == "output", units.c.picos == 0)
+                .where(versions.c.currency == currency, units.c.picos == 0)
                 .limit(1)
             )
             self._any_free[currency] = connection.execute(free).first() is not None

@@ -143,15 +143,22 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
 
 
 def found(
-    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
+    connection: sa.Connection,
+    list_query: ListQuery,
+    *,
+    tenant_id: str | None = None,
+    archived: bool | None = None,
+    status: Status | None = None,
 ) -> ListPage[Tenant]:
     """A page of all tenants, or of the tenant `tenant_id` only. `archived`: only archived tenants, or only the others;
-    None: both. Raises InvalidValue."""
+    None: both. `status`: only tenants with it. Raises InvalidValue."""
     query = sa.select(_tenants)
     if archived is not None:
         query = query.where(_tenants.c.archived_at.is_not(None) == archived)
     if tenant_id is not None:
         query = query.where(_tenants.c.id == tenant_id)
+    if status is not None:
+        query = query.where(_tenants.c.status == status)
     return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
 
 

@@ -59,22 +59,25 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: hours and meters with tokens that are due and not sent. `lag_s`: the time since the end of the oldest
-    of these hours; 0: none. `stuck`: hours and meters that are sent only after an operator's
-    release; `stuck_reason`: the reason of one of them."""
+    of these hours; 0: none. `retrying`: hours and meters whose last attempt failed or has no answer yet;
+    `next_attempt_at`: the first of their next attempts. `stuck`: hours and meters that are sent only after an
+    operator's release; `stuck_reason`: the reason of one of them."""
 
     name: str
-    gateway_id: str | None
-    sequence: int
-    waiting: int
-    waiting_tokens: int
-    lag_s: int
-    sent_tokens: int
-    stuck: int
-    stuck_reason: str | None
-    without_account: int
-    sent_at: int | None
-    failed_at: int | None
-    last_error: str | None
+    gateway_id: str | None = None
+    sequence: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    lag_s: int = 0
+    sent_tokens: int = 0
+    retrying: int = 0
+    next_attempt_at: int | None = None
+    stuck: int = 0
+    stuck_reason: str | None = None
+    without_account: int = 0
+    sent_at: int | None = None
+    failed_at: int | None = None
+    last_error: str | None = None
 
 
 def take_lease(
@@ -230,6 +233,10 @@ def states(
         stuck = connection.execute(
             sa.select(sa.func.count(), sa.func.min(_hours.stuck)).where(due, _hours.stuck.is_not(None))
         ).one()
+        tried = sa.and_(due, _hours.stuck.is_(None), _hours.attempts > 0)
+        retrying, next_attempt_at = connection.execute(
+            sa.select(sa.func.count(), sa.func.min(_hours.next_attempt_at)).where(tried)
+        ).one()
         without = 0
         if row.name in needs_account:
             known = list(accounts(connection, row.name))
@@ -244,6 +251,8 @@ def states(
                 waiting_tokens=int(tokens or 0),
                 lag_s=0 if oldest is None else max(0, (now - oldest - HOUR) // SECOND),
                 sent_tokens=row.sent_tokens,
+                retrying=int(retrying),
+                next_attempt_at=next_attempt_at,
                 stuck=int(stuck[0]),
                 stuck_reason=stuck[1],
                 without_account=without,

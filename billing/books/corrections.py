@@ -6,6 +6,8 @@ request, or the month that the caller names. Budgets do not count it. This modul
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 import sqlalchemy as sa
 
@@ -24,10 +26,11 @@ LIST_MAX = 1000
 PERIOD_PICOS_MAX = PICOS_MAX // 2
 
 _corrections = tables.corrections
-_METER_TOKENS = {
-    "input": lambda row: row.prompt_tokens - row.cached_tokens,
+_METER_TOKENS: Mapping[str, Callable[[usage.UsageRow], int]] = {
+    "input": lambda row: row.prompt_tokens - row.cached_tokens if row.operation == "text" else 0,
     "cached_input": lambda row: row.cached_tokens,
     "output": lambda row: row.completion_tokens,
+    "embedding": lambda row: row.prompt_tokens if row.operation == "embedding" else 0,
 }
 
 

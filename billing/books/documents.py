@@ -154,11 +154,17 @@ def profile_of(connection: sa.Connection, tenant_id: str) -> BillingProfile:
 
 
 def stored_profile(connection: sa.Connection, tenant_id: str) -> BillingProfile | None:
-    row = connection.execute(sa.select(billing_profiles).where(billing_profiles.c.tenant_id == tenant_id)).one_or_none()
-    if row is None:
-        return None
-    fields = {name: row._mapping[name] for name in BillingProfile.__struct_fields__}
-    return msgspec.convert(fields, BillingProfile)
+    return stored_profiles(connection, [tenant_id]).get(tenant_id)
+
+
+def stored_profiles(connection: sa.Connection, tenant_ids: Sequence[str]) -> dict[str, BillingProfile]:
+    """The profiles of these tenants by tenant; a tenant whose profile was never set is missing."""
+    query = sa.select(billing_profiles).where(billing_profiles.c.tenant_id.in_(tenant_ids))
+    found: dict[str, BillingProfile] = {}
+    for row in connection.execute(query):
+        fields = {name: row._mapping[name] for name in BillingProfile.__struct_fields__}
+        found[row.tenant_id] = msgspec.convert(fields, BillingProfile)
+    return found
 
 
 def set_profile(connection: sa.Connection, profile: BillingProfile, clock: Clock = database_now) -> BillingProfile:

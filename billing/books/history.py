@@ -46,7 +46,9 @@ MEASURED = (
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
     ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `endings`: only requests with
-    one of these endings; `other_endings`: only ended requests with none of these endings."""
+    one of these endings; `other_endings`: only ended requests with none of these endings. `min_ttft_s`: only settled
+    requests whose first token arrived at the gateway after at least this time. Such a search reads every request of the
+    interval, so `start` should bound it."""
 
     status: Status | None = None
     ending: str | None = None
@@ -62,6 +64,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: str | None = None
     start: int | None = None
     end: int | None = None
+    min_ttft_s: float | None = None
 
     @property
     def by_ending(self) -> bool:
@@ -158,15 +161,19 @@ def page(
     """A page, and the cursor of the next page; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
-    of_holds = which.batch_id is None  # a hold does not name its batch
-    if of_holds and which.status in (None, "held") and not which.by_ending and (after is None or after.running):
+    # The holds name no batch, and have no first token.
+    if which.min_ttft_s is not None or which.batch_id is not None:
+        if which.status not in (None, "settled"):
+            return [], None
+        which = msgspec.structs.replace(which, status="settled")
+    if which.status in (None, "held") and not which.by_ending and (after is None or after.running):
         found = _unsettled(connection, which, _holds.c.held_at, _holds.c.state == "held", after, limit + 1)
     ended_after = None if after is None or after.running else after
     if len(found) <= limit and which.status != "held":
         more: dict[str, RequestRow] = {}
         if which.status in (None, "settled"):
             more |= {row.request_id: row for row in _settled(connection, which, ended_after, limit + 1)}
-        if of_holds and which.status != "settled":
+        if which.status != "settled":
             others = _unsettled(connection, which, _holds.c.ended_at, _state(which), ended_after, limit + 1)
             more |= {row.request_id: row for row in others}
         found += sorted(more.values(), key=lambda row: (row.at, row.request_id), reverse=True)
@@ -221,6 +228,8 @@ def _settled(
     endings = which.endings if which.ending is None else (which.ending,)
     if endings is not None and not set(endings) & set(COMMON):
         query = query.where(tables.UNUSUAL)
+    if which.min_ttft_s is not None:
+        query = query.where(_usage.c.ttft_s > 0, _usage.c.ttft_s >= which.min_ttft_s)
     if after is not None:
         # The first condition is for the index.
         place = sa.tuple_(moment, _usage.c.request_id) < sa.tuple_(after.at, after.request_id)
@@ -228,7 +237,7 @@ def _settled(
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
     # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
     narrow = which.key_id is None and which.batch_id is None and bool(set(which.names()) - {"tenant_id"})
-    if which.by_ending or which.request_id is not None or not narrow:
+    if which.by_ending or which.request_id is not None or which.min_ttft_s is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)
     rows = [] if lowest is None else connection.execute(query.where(moment >= lowest)).all()

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import finance_tables, tables
-from billing.accounts.prices import METERS, PICOS_MAX
+from billing.accounts.prices import METERS, PICOS_MAX, all_unit_prices
 from billing.books import documents, periods, rollups
 from billing.books.corrections import Correction
 from billing.books.documents import DEFAULT_ISSUER, Document, Issuer
@@ -265,7 +265,7 @@ def _usage_lines(connection: sa.Connection, period: Period) -> list[dict[str, An
     query = sa.select(*grouped, *sums).select_from(joined).where(_hours.c.period_id == period.id)
     query = query.group_by(*grouped, versions.c.effective_from)
     rows = connection.execute(query.order_by(*grouped[:3], versions.c.effective_from, grouped[3])).all()
-    prices = tables.unit_prices
+    prices = all_unit_prices()
     wanted = prices.c.price_version_id.in_({row.price_version_id for row in rows})
     unit = {
         (row.price_version_id, row.tier, row.meter): row.picos

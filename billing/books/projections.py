@@ -48,7 +48,8 @@ def paces(
     """Rates of use by `Budget.counts_for`. Scopes without use are missing. `first_keys`: by the id of a rotated key,
     the first key of its chain of rotations."""
     sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
-    tokens = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens
+    prompts = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.embedding_tokens
+    tokens = prompts + _hours.c.output_tokens
     scopes = [_hours.c.tenant_id, _hours.c.project_id, _hours.c.key_id]
     query = (
         sa.select(*scopes, sa.func.min(_hours.c.hour), sa.func.sum(tokens), sa.func.sum(_hours.c.cost_picos))

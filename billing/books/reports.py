@@ -1,5 +1,5 @@
-"""Usage and cost by group in buckets of time. Complete hours are read from the roll-ups and the rest from the usage
-rows, so that a report is complete and exact at any moment. This module only reads, in one unchanging view.
+"""Usage and cost by group in buckets of time. Complete days and hours are read from the roll-ups and the rest from the
+usage rows, so that a report is complete and exact at any moment. This module only reads, in one unchanging view.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.accounts.tags import has_tags
-from billing.books import rollups
+from billing.books import day_rollups, rollups
 from billing.books.rollups import HOUR
 from billing.clock import DAY, SECOND
+from billing.day_tables import usage_days
 
 MINUTE = 60 * SECOND
 Width = Literal["1m", "1h", "1d", "all"]
@@ -23,23 +24,25 @@ Width = Literal["1m", "1h", "1d", "all"]
 WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY, "all": 2**62}
 ROWS_MAX = 5_000  # of one page
 VALUES_MAX = 100  # of one filter
+UNFOLDED_MAX = 50_000  # usage rows that the hours have and the days have not; with more, a report reads the hours
 
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
 TAG_GROUP = "tag:"  # before the name of a tag, whose values are the groups
 TAG_GROUPS_MAX = 4  # of one report
+LINE_ITEM_SEPARATOR = ", "  # between the model or the adapter's id and the meter
 LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapter, with cost and tokens only
 # Groups that are columns of the tables.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
 COUNTED = (
-    "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
-    "preemptions", "swapped_tokens", "cost_picos",
+    "requests", "input_tokens", "cached_input_tokens", "output_tokens", "embedding_tokens", "made_tokens",
+    "discarded_tokens", "preemptions", "swapped_tokens", "cost_picos",
 )  # fmt: skip
 _SUMMED = (*COUNTED, "correction_picos")
 
 _usage = tables.usage
 _hours = tables.usage_hours
 _corrections = tables.corrections
-_unit = tables.unit_prices
+_unit = all_unit_prices()
 
 
 class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,7 @@ class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
+    embedding_tokens: int = 0  # of prompts of which vectors were made
     made_tokens: int = 0
     discarded_tokens: int = 0
     preemptions: int = 0
@@ -152,7 +156,7 @@ def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tupl
     """Tokens and device seconds of the matching requests' recomputes, by the tier whose preemptions caused them. The
     roll-up of recomputes has no tags: a filter by tags reads every request."""
     folded = rollups.read_cursor(connection).sequence
-    first, last = _up(which.start), which.end - which.end % HOUR
+    first, last = _up(which.start, HOUR), which.end - which.end % HOUR
     hours, rows = tables.recompute_hours, tables.usage_recompute
     edges = sa.or_(_within(which.start, min(first, which.end)), _within(max(first, last), which.end))
     if which.tags:
@@ -191,14 +195,26 @@ def _is_tagged(which: ReportFilter, names: list[str]) -> bool:
 def _sources(connection: sa.Connection, which: ReportFilter, names: list[str], step: int) -> list[sa.Select[Any]]:
     """Selects of the same columns; each row that `which` matches is in exactly one of them."""
     folded = rollups.read_cursor(connection).sequence
-    first, last = _up(which.start), which.end - which.end % HOUR
+    first, last = _up(which.start, HOUR), which.end - which.end % HOUR
     if step < HOUR or first >= last:
         return [_raw(which, names, _within(which.start, which.end))]
     edges = sa.or_(_within(which.start, first), _within(last, which.end))
-    return [
-        _rolled_up(which, names, first, last, step),
+    raw = [
         _raw(which, names, sa.and_(_usage.c.sequence <= folded, edges)),
         _raw(which, names, sa.and_(_usage.c.sequence > folded, _within(which.start, which.end))),
+    ]
+    in_days = day_rollups.read_day_cursor(connection).sequence
+    first_day, last_day = _up(which.start, DAY), which.end - which.end % DAY
+    if step < DAY or first_day >= last_day or folded - in_days > UNFOLDED_MAX or _is_tagged(which, names):
+        hours = _tagged_hours(which, first, last) if _is_tagged(which, names) else _hours
+        return [_rolled_up(hours, hours.c.hour, which, names, (first, last), step), *raw]
+    unfolded = sa.and_(_usage.c.sequence > in_days, _usage.c.sequence <= folded, _within(first_day, last_day))
+    return [
+        _rolled_up(_hours, _hours.c.hour, which, names, (first, first_day), step),
+        _rolled_up(usage_days, usage_days.c.day, which, names, (first_day, last_day), step),
+        _rolled_up(_hours, _hours.c.hour, which, names, (last_day, last), step),
+        _raw(which, names, unfolded),
+        *raw,
     ]
 
 
@@ -208,26 +224,33 @@ def _among(column: sa.ColumnElement[Any], values: tuple[str, ...]) -> sa.ColumnE
     return sa.or_(given, column.is_(None)) if tables.NONE in values else given
 
 
-def _up(moment: int) -> int:
-    return moment + -moment % HOUR
+def _up(moment: int, width: int) -> int:
+    return moment + -moment % width
 
 
 def _within(start: int, end: int) -> sa.ColumnElement[bool]:
     return sa.and_(_usage.c.finished_at >= start, _usage.c.finished_at < end)
 
 
-def _rolled_up(which: ReportFilter, names: list[str], first: int, last: int, step: int) -> sa.Select[Any]:
-    hours: sa.FromClause = _tagged_hours(which, first, last) if _is_tagged(which, names) else _hours
-    between = sa.and_(hours.c.hour >= first, hours.c.hour < last)
+def _rolled_up(
+    table: sa.FromClause,
+    moment: sa.ColumnElement[int],
+    which: ReportFilter,
+    names: list[str],
+    span: tuple[int, int],
+    step: int,
+) -> sa.Select[Any]:
+    """Sums of the rows of a roll-up whose `moment`, the beginning of an hour or a day, is within the span."""
+    between = sa.and_(moment >= span[0], moment < span[1])
     if LINE_ITEM in names:
-        tokens = {f"{meter}_tokens": hours.c[f"{meter}_tokens"] for meter in METERS}
-        return _by_meter(hours, hours.c.hour, tokens, names).where(between, *which.of(hours))
-    sums = [sa.func.sum(hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
-    at = (hours.c.hour - hours.c.hour % sa.literal_column(str(step), sa.BigInteger)).label("at")
-    joined, groups = _grouped(hours, names)
-    keys = [at, *groups, hours.c.currency]
+        tokens = {f"{meter}_tokens": table.c[f"{meter}_tokens"] for meter in METERS}
+        return _by_meter(table, moment, tokens, names).where(between, *which.of(table))
+    sums = [sa.func.sum(table.c[name]).label(name) for name in (*COUNTED, "device_s")]
+    at = (moment - moment % sa.literal_column(str(step), sa.BigInteger)).label("at")
+    joined, groups = _grouped(table, names)
+    keys = [at, *groups, table.c.currency]
     query = sa.select(*keys, *sums, sa.literal_column("0").label("correction_picos")).select_from(joined)
-    return query.where(between, *which.of(hours)).group_by(*keys)
+    return query.where(between, *which.of(table)).group_by(*keys)
 
 
 def _tagged_hours(which: ReportFilter, first: int, last: int) -> sa.FromClause:
@@ -319,8 +342,8 @@ def _grouped(table: sa.FromClause, names: list[str]) -> tuple[sa.FromClause, lis
 
 
 def _line_item(table: sa.FromClause) -> sa.ColumnElement[str]:
-    """For example `model-a, input`, or `adp_…, output` of an adapter; a correction may have no meter."""
+    """For example `model-a, input`, or `ada_…, output` of an adapter; a correction may have no meter."""
     called = sa.func.coalesce(sa.func.nullif(table.c.adapter, tables.NONE), table.c.model)
     meter = table.c.meter if "meter" in table.c else _unit.c.meter
     words = sa.func.coalesce(sa.func.replace(meter, "_", " "), "correction")
-    return sa.case((called.is_(None), words), else_=called + ", " + words)
+    return sa.case((called.is_(None), words), else_=called + LINE_ITEM_SEPARATOR + words)

@@ -175,10 +175,12 @@ def _is_counted_in(open_periods: sa.Subquery) -> sa.ColumnElement[bool]:
 
 def meters() -> dict[str, sa.ColumnElement[int]]:
     """Tokens of a usage row by meter, named as in usage_hours."""
+    embeds = _usage.c.operation == sa.literal_column("'embedding'", sa.String)
     return {
-        "input_tokens": _usage.c.prompt_tokens - _usage.c.cached_tokens,
+        "input_tokens": sa.case((embeds, 0), else_=_usage.c.prompt_tokens - _usage.c.cached_tokens),
         "cached_input_tokens": _usage.c.cached_tokens.expression,
         "output_tokens": _usage.c.completion_tokens.expression,
+        "embedding_tokens": sa.case((embeds, _usage.c.prompt_tokens), else_=0),
     }
 
 
@@ -188,14 +190,15 @@ def sums() -> dict[str, sa.ColumnElement[Any]]:
     return {"requests": sa.func.count()} | {name: sa.func.sum(column) for name, column in columns.items()}
 
 
+def sequences() -> dict[str, sa.ColumnElement[int]]:
+    """The lowest and the highest sequence of usage rows, by their columns in usage_hours."""
+    return {"sequence_min": sa.func.min(_usage.c.sequence), "sequence_max": sa.func.max(_usage.c.sequence)}
+
+
 def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
     open_periods = periods.open_period_starts()
     key = _key(open_periods) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
-    sequences = {
-        "sequence_min": sa.func.min(_usage.c.sequence),
-        "sequence_max": sa.func.max(_usage.c.sequence),
-    }
-    columns = key | sums() | sequences
+    columns = key | sums() | sequences()
     source = _usage.join(open_periods, _is_counted_in(open_periods))
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
 

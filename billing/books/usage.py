@@ -8,6 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.prices import Operation
 from billing.accounts.tags import has_tags, tags_of
 from billing.books import reports, rollups
 from billing.books.periods import SEQUENCE_MAX
@@ -58,6 +59,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     weights_s: float | None
     asked: str | None
     adapter_version: int | None
+    operation: Operation
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
     ttft_target_s: float | None
@@ -75,6 +77,7 @@ class Totals(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    embedding_tokens: int  # of prompt_tokens
     made_tokens: int
     discarded_tokens: int
     device_s: float
@@ -126,14 +129,14 @@ def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
     report_filter = which.which()
     rows = reports.totals(connection, report_filter)
     names = (
-        "requests", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens", "preemptions",
-        "swapped_tokens",
+        "requests", "cached_input_tokens", "output_tokens", "embedding_tokens", "made_tokens", "discarded_tokens",
+        "preemptions", "swapped_tokens",
     )  # fmt: skip
     sums = {name: sum(getattr(row, name) for row in rows) for name in names}
     cached, completion = sums.pop("cached_input_tokens"), sums.pop("output_tokens")
     return Totals(
         **sums,
-        prompt_tokens=cached + sum(row.input_tokens for row in rows),
+        prompt_tokens=cached + sums["embedding_tokens"] + sum(row.input_tokens for row in rows),
         cached_tokens=cached,
         completion_tokens=completion,
         device_s=sum(row.device_s for row in rows),

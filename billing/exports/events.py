@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from billing.accounts.prices import Operation
 from billing.books.corrections import Correction
 from billing.exports.amounts import decimal_text, precise_moment_text
 
@@ -39,11 +40,14 @@ USAGE_COLUMNS = (
     "started_at",
     "finished_at",
     "tag_set_id",
+    "operation",
 )
+TAG_SET_AT = USAGE_COLUMNS.index("tag_set_id")
 
 
 class UsageData(msgspec.Struct):
-    """`data` of a settled request. `cost`: exact units of `currency`. `tags`: the key's; absent without tags."""
+    """`data` of a settled request. `cost`: exact units of `currency`. `tags`: the key's; absent without tags.
+    `operation`: "embedding" if a vector was made of the prompt; absent for text."""
 
     sequence: int
     tenant_id: str
@@ -61,6 +65,7 @@ class UsageData(msgspec.Struct):
     ending: str
     started_at: str
     tags: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    operation: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CorrectionData(msgspec.Struct):
@@ -95,6 +100,19 @@ class UsageEvent(msgspec.Struct):
     subject: str | msgspec.UnsetType = msgspec.UNSET
 
 
+def tokens_by_meter(rows: list[Any]) -> tuple[list[int], ...]:
+    """Of usage rows, tuples in the order of USAGE_COLUMNS: the tokens of each row, by meter in the order of METERS."""
+    prompt, cached, completion, operation = map(
+        USAGE_COLUMNS.index, ("prompt_tokens", "cached_tokens", "completion_tokens", "operation")
+    )
+    return (
+        [row[prompt] - row[cached] if row[operation] == "text" else 0 for row in rows],
+        [row[cached] for row in rows],
+        [row[completion] for row in rows],
+        [row[prompt] if row[operation] == "embedding" else 0 for row in rows],
+    )
+
+
 _ENCODER = msgspec.json.Encoder()
 GROUPS_MAX = 20_000  # in the cache; a full cache is emptied
 
@@ -112,9 +130,9 @@ class EventWriter:
         pieces: list[str] = []
         for (
             sequence, request_id, tenant, project, key, model, adapter, tier, version, currency,
-            prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id,
+            prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id, operation,
         ) in rows:  # fmt: skip
-            named = (tenant, project, key, model, adapter, tier, version, currency, ending, tag_set_id)
+            named = (tenant, project, key, model, adapter, tier, version, currency, ending, operation, tag_set_id)
             group = groups.get(named)
             if group is None:
                 if len(groups) >= GROUPS_MAX:
@@ -140,6 +158,7 @@ def _rendered(
     price_version_id: str,
     currency: str,
     ending: str,
+    operation: Operation,
     tags: Mapping[str, str] | None,
 ) -> tuple[str, str, str, str]:
     """The parts of a line between a request's own values, in the order of UsageEvent's and UsageData's fields."""
@@ -157,6 +176,7 @@ def _rendered(
         price_version_id=price_version_id,
     )
     marked = f',"tags":{_ENCODER.encode(tags).decode()}' if tags else ""
+    marked += "" if operation == "text" else f",{fields(operation=operation)}"
     return (
         f',{fields(source=f"/tenants/{tenant_id}", type=SETTLED)},"time":"',
         f',{named},"prompt_tokens":',

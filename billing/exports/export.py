@@ -19,7 +19,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.accounts.tags import tags_of
 from billing.books import corrections, periods, rollups
 from billing.books.corrections import Correction
@@ -29,7 +29,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
 from billing.exports.hours import hours_of
-from billing.exports.rows import BooksDiffer, PeriodRows, Price, Row, UsageHour
+from billing.exports.rows import COST_AT, COUNTED_FROM, BooksDiffer, PeriodRows, Price, Row, UsageHour
 from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
 from billing.focus.columns import VERSION
@@ -140,7 +140,7 @@ class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     currencies: list[str]
     picos: list[int]
-    tokens: tuple[list[int], list[int], list[int]]
+    tokens: tuple[list[int], ...]
     requests: int
     first: list[int]
     last: list[int]
@@ -344,11 +344,11 @@ class _Export:
             sums.used(
                 _RowBatch(
                     currencies=[row[7] for row in read],
-                    picos=[row[11] for row in read],
-                    tokens=([row[8] for row in read], [row[9] for row in read], [row[10] for row in read]),
-                    requests=sum([row[12] for row in read]),
-                    first=[row[13] for row in read],
-                    last=[row[14] for row in read],
+                    picos=[row[COST_AT] for row in read],
+                    tokens=tuple([row[at] for row in read] for at in range(COUNTED_FROM, COST_AT)),
+                    requests=sum([row[COST_AT + 1] for row in read]),
+                    first=[row[COST_AT + 2] for row in read],
+                    last=[row[COST_AT + 3] for row in read],
                 )
             )
             self._write_rows(rows.of_hours(read, self._prices, self._tags), len(read), total)
@@ -388,8 +388,9 @@ class _Export:
         if len(self._prices) + len(missing) > PRICES_MAX:
             self._prices.clear()
             missing = wanted
-        versions, unit = tables.price_versions, tables.unit_prices
-        query = sa.select(versions.c.id, versions.c.subject, unit.c.tier, unit.c.meter, unit.c.picos).join(unit)
+        versions, unit = tables.price_versions, all_unit_prices()
+        query = sa.select(versions.c.id, versions.c.subject, unit.c.tier, unit.c.meter, unit.c.picos)
+        query = query.join(unit, unit.c.price_version_id == versions.c.id)
         found: dict[tuple[str, str], dict[str, int]] = {}
         subjects = {}
         for version, subject, tier, meter, picos in self._connection.execute(
@@ -398,9 +399,7 @@ class _Export:
             found.setdefault((version, tier), {})[meter] = picos
             subjects[version] = subject
         for (version, tier), picos in found.items():
-            self._prices[version, tier] = Price(
-                subjects[version], (picos["input"], picos["cached_input"], picos["output"])
-            )
+            self._prices[version, tier] = Price(subjects[version], tuple(picos[meter] for meter in METERS))
 
     # ---- events
 
@@ -413,13 +412,13 @@ class _Export:
                 _RowBatch(
                     currencies=[row[9] for row in read],
                     picos=[row[13] for row in read],
-                    tokens=([row[10] - row[11] for row in read], [row[11] for row in read], [row[12] for row in read]),
+                    tokens=events.tokens_by_meter(read),
                     requests=len(read),
                     first=sequences,
                     last=sequences,
                 )
             )
-            self._load_tags({row[-1] for row in read if row[-1] is not None})
+            self._load_tags({row[events.TAG_SET_AT] for row in read if row[events.TAG_SET_AT] is not None})
             self._write_events(writer.of_usage(read, self._tags), len(read), total)
         for made, *_ in self._corrections(period):
             self._write_events(events.of_correction(made), 1, total)

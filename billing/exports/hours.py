@@ -25,7 +25,7 @@ def hours_of(connection: sa.Connection, period: Period) -> sa.Select[Any] | sa.C
     if not connection.execute(any_tags).scalar_one():
         return sa.select(*columns, untagged).where(_hours.c.period_id == period.id)
     key = [column.name for column in _hours.primary_key]
-    counted = ("input_tokens", "cached_input_tokens", "output_tokens", "cost_picos", "requests")
+    counted = ("input_tokens", "cached_input_tokens", "output_tokens", "embedding_tokens", "cost_picos", "requests")
     # PostgreSQL's sum is numeric, which drivers return as Decimal.
     sums = [sa.cast(sa.func.sum(tagged.c[name]), sa.BigInteger).label(name) for name in counted]
     marked = (

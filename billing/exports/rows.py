@@ -29,6 +29,7 @@ METER_NAMES: Mapping[Meter, str] = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",
     "output": "Output Tokens",
+    "embedding": "Embedding Tokens",
 }
 MONEY = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
 PRICES = ("ContractedUnitPrice", "ListUnitPrice")
@@ -106,10 +107,11 @@ Row = tuple[SharedCells, int, int, int | None, int]
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Picos per token by meter, in one tier of a price version; `subject`: the priced model or adapter."""
+    """Picos per token in the order of METERS, in one tier of a price version; `subject`: the priced model or
+    adapter."""
 
     subject: str
-    picos: tuple[int, int, int]
+    picos: tuple[int, ...]
 
 
 class UsageHour(msgspec.Struct, frozen=True, array_like=True):
@@ -126,11 +128,17 @@ class UsageHour(msgspec.Struct, frozen=True, array_like=True):
     input_tokens: int
     cached_input_tokens: int
     output_tokens: int
+    embedding_tokens: int
     cost_picos: int
     requests: int
     sequence_min: int
     sequence_max: int
     tag_set_id: str
+
+
+# Where the tokens, in the order of METERS, and the cost are in UsageHour.
+COUNTED_FROM = UsageHour.__struct_fields__.index("input_tokens")
+COST_AT = COUNTED_FROM + len(METERS)
 
 
 class BooksDiffer(Exception):
@@ -169,23 +177,24 @@ class PeriodRows:
         groups = self._groups
         first, last = self._period.start_at, self._period.end_at
         for row in read:
-            (hour, key, model, adapter, tier, version, project, currency, in_, cached, out, cost, *_, tag_set) = row
+            hour, key, model, adapter, tier, version, project, currency = row[:COUNTED_FROM]
+            counts, cost, tag_set = row[COUNTED_FROM:COST_AT], row[COST_AT], row[-1]
             end = hour + HOUR
             late = end <= first
             named = (key, model, adapter, tier, version, project, currency, late, tag_set)
             price = prices[version, tier]
-            three = groups.get(named)
-            if three is None:
+            shared = groups.get(named)
+            if shared is None:
                 if len(groups) >= GROUPS_MAX:
                     groups.clear()
                 own = tags.get(tag_set, {})
-                three = groups[named] = tuple(self._usage(named[:-1], price, meter, own) for meter in METERS)
+                shared = groups[named] = tuple(self._usage(named[:-1], price, meter, own) for meter in METERS)
             if (
                 hour < first < end or hour < last < end
             ):  # an hour in two periods has rows in both, which end or begin at the bound
                 hour, end = max(hour, first), min(end, last)
             paid = 0
-            for group, tokens, picos in zip(three, (in_, cached, out), price.picos, strict=True):
+            for group, tokens, picos in zip(shared, counts, price.picos, strict=True):
                 if tokens:
                     amount = tokens * picos
                     paid += amount

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from billing.accounts.prices import REQUEST_TOKENS_MAX
+from billing.accounts.prices import REQUEST_TOKENS_MAX, Operation
 
 RefusalCode = Literal[
     "tenant_budget_exceeded",
@@ -24,7 +24,8 @@ class HoldRequest(msgspec.Struct, frozen=True):
     `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, but not below `min_tokens`.
     `first_key_id`, of a rotated key: the first key of its chain of rotations; None if the key replaced no other key.
     All keys of the chain share their budgets. `tag_set_id`: of the key's present tags, which the usage row copies.
-    `end_user`: the digest of the end user that the request names, unique over all tenants; None: it names none."""
+    `end_user`: the digest of the end user that the request names, unique over all tenants; None: it names none.
+    `operation`: the prompt of an embedding has a price of its own, and `max_tokens` is 0."""
 
     request_id: str
     tenant_id: str
@@ -39,6 +40,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
     first_key_id: str | None = None
     tag_set_id: str | None = None
     end_user: str | None = None
+    operation: Operation = "text"
 
     @property
     def scope_ids(self) -> tuple[str, ...]:
@@ -123,7 +125,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     `pause_s`: the longest time between two of its tokens. `submitted_s`: from the arrival until an engine received the
     request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
     model's weights are resident; None: unknown. `asked`: the model that the request named, if an alias or a
-    fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter.
+    fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter. `operation`: as
+    the hold's; an embedding has no completion token, and no cached one: all its tokens have one price.
     `batch_id`: of a line of a batch. `output`: recorded in the settlement's transaction (`billing.ledger.outputs`);
     never in a journal."""
 
@@ -155,6 +158,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     weights_s: float | None = None
     asked: str | None = None
     adapter_version: int | None = None
+    operation: Operation = "text"
     batch_id: str | None = None
     output: LineOutput | None = None
 
@@ -164,6 +168,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
         assert self.completion_tokens >= 0
         assert self.discarded_tokens >= 0
         assert self.made_tokens == self.completion_tokens + self.discarded_tokens
+        assert self.operation == "text" or not (self.completion_tokens or self.cached_tokens)
         assert not self.engines or sum(self.engines.values()) == self.made_tokens
         assert all(tokens >= 0 for tokens in self.engines.values())
         assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded tokens need a reason"

@@ -17,12 +17,14 @@ _REFUSAL_CODES: dict[Scope, RefusalCode] = {
 _END_USER_CODE: RefusalCode = "end_user_budget_exceeded"
 
 
-def affordable_tokens(budget: LockedBudget, window: BudgetWindow, prompt_tokens: int, prices: UnitPrices) -> int | None:
+def affordable_tokens(
+    budget: LockedBudget, window: BudgetWindow, request: HoldRequest, prices: UnitPrices
+) -> int | None:
     """The completion tokens that the rest of the budget covers; None: any number; below 0: not even the prompt."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
-        return left - prompt_tokens
-    left -= prompt_tokens * prices.input
+        return left - request.prompt_tokens
+    left -= prices.most(request.prompt_tokens, 0, request.operation)
     if prices.output == 0:
         return None if left >= 0 else -1
     return left // prices.output

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.accounts import alerts, end_users
 from billing.accounts.budget_windows import BudgetWindow, Counters, LockedBudget
-from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices
+from billing.accounts.prices import Meter, PriceBook, PriceVersion, UnitPrices
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import SECOND, Clock
 from billing.ledger import leases
@@ -272,7 +272,7 @@ class LedgerTransaction:
         granted = request.max_tokens
         blocking: list[tuple[LockedBudget, BudgetWindow]] = []
         for budget, window in budgets:
-            affordable = affordable_tokens(budget, window, request.prompt_tokens, prices)
+            affordable = affordable_tokens(budget, window, request, prices)
             if affordable is None:
                 continue
             if affordable < request.min_tokens:
@@ -287,7 +287,7 @@ class LedgerTransaction:
 
         budget, window = max(blocking, key=reset)
         least = request.prompt_tokens + request.min_tokens
-        needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens))
+        needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens, request.operation))
         return 0, budget_refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
 
     def _new_hold(self, request: HoldRequest, granted: _Grant) -> _Hold:
@@ -303,7 +303,7 @@ class LedgerTransaction:
             granted.version.id,
             request.prompt_tokens,
             granted.max_tokens,
-            granted.prices.most(request.prompt_tokens, granted.max_tokens),
+            granted.prices.most(request.prompt_tokens, granted.max_tokens, request.operation),
             self._now,
             "held",
             tag_set_id=request.tag_set_id,
@@ -365,11 +365,7 @@ class LedgerTransaction:
         assert settlement.completion_tokens <= hold.max_tokens, "settled more completion tokens than were held"
         version = self._prices.version(connection, hold.price_version_id)
         prices = version.tiers[hold.tier]
-        by_meter = {
-            "input": (settlement.prompt_tokens - settlement.cached_tokens) * prices.input,
-            "cached_input": settlement.cached_tokens * prices.cached_input,
-            "output": settlement.completion_tokens * prices.output,
-        }
+        by_meter = _by_meter(settlement, prices)
         cost = sum(by_meter.values())
         assert cost <= hold.hold_picos, "settled more than was held"
         self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
@@ -392,7 +388,7 @@ class LedgerTransaction:
             (hold.request_id, epoch, made) for epoch, made in settlement.engines.items() if made and epoch != newest
         ]
 
-    def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[str, int]) -> None:
+    def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[Meter, int]) -> None:
         amounts: list[tuple[str, str | None, int]] = [("receivable", None, hold.settled_picos)]
         amounts += [("revenue", meter, -picos) for meter, picos in by_meter.items()]
         assert sum(amount for _account, _meter, amount in amounts) == 0
@@ -438,6 +434,17 @@ class LedgerTransaction:
             connection.execute(sa.delete(_charges).where(old_charges))
             rows = [(hold.request_id, *charge) for hold in recharged for charge in hold.charges]
             _INSERT_CHARGES.run(connection, rows)
+
+
+def _by_meter(settlement: Settlement, prices: UnitPrices) -> dict[Meter, int]:
+    """The cost in picos by meter."""
+    if settlement.operation == "embedding":
+        return {"embedding": settlement.prompt_tokens * prices.embedding}
+    return {
+        "input": (settlement.prompt_tokens - settlement.cached_tokens) * prices.input,
+        "cached_input": settlement.cached_tokens * prices.cached_input,
+        "output": settlement.completion_tokens * prices.output,
+    }
 
 
 def _held(hold: _Hold) -> Held:

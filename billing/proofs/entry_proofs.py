@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.books import rollups
 from billing.clock import DAY
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
@@ -32,7 +32,7 @@ _usage = tables.usage
 _entries = tables.entries
 _periods = tables.billing_periods
 _corrections = tables.corrections
-_unit = tables.unit_prices
+_unit = all_unit_prices()
 
 
 def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:

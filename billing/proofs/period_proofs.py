@@ -11,8 +11,10 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import METERS
-from billing.books import periods, rollups
+from billing.books import day_rollups, periods, rollups
 from billing.books.rollups import HOUR
+from billing.clock import DAY
+from billing.day_tables import usage_days
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
 from billing.proofs.queries import Amounts, Statement, differences, first_rows, month_bounds, of_month, select, sum_of
 
@@ -21,13 +23,22 @@ BEGINNERS_MAX = 500  # tenants in their first period that a statement lists by i
 
 _usage = tables.usage
 _hours = tables.usage_hours
+_days = usage_days
 _periods = tables.billing_periods
 _corrections = tables.corrections
 _invoices = tables.invoices
 _lines = tables.invoice_lines
 _files = tables.export_invoices
 
-_SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "cost_picos")
+_SUMMED = (
+    "requests",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "embedding_tokens",
+    "made_tokens",
+    "cost_picos",
+)
 
 
 def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
@@ -78,6 +89,23 @@ def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance
         .group_by(_hours.c.tenant_id, _hours.c.hour)
     )
     return _roll_up_imbalances(connection, raw, kept, ("tenant_id", "hour"), "usage less roll-ups")
+
+
+def rolled_up_days(connection: sa.Connection, month: str | None) -> list[Imbalance]:
+    """Usage = roll-ups by tenant and UTC day, of the days that are in the month by every tenant's clock."""
+    folded = day_rollups.read_day_cursor(connection).sequence
+    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    raw = select(_usage.c.tenant_id, day_rollups.day().label("day"), *(each.label(name) for name, each in sums.items()))
+    raw = raw.where(_usage.c.sequence <= folded)
+    kept = select(_days.c.tenant_id, _days.c.day, *((-sa.func.sum(_days.c[name])).label(name) for name in _SUMMED))
+    if month is not None:
+        first, last = month_bounds(connection, month)
+        first, last = first + -first % DAY, last - last % DAY
+        raw = raw.where(_usage.c.finished_at >= first, _usage.c.finished_at < last)
+        kept = kept.where(_days.c.day >= first, _days.c.day < last)
+    raw = raw.group_by(_usage.c.tenant_id, day_rollups.day())
+    kept = kept.group_by(_days.c.tenant_id, _days.c.day)
+    return _roll_up_imbalances(connection, raw, kept, ("tenant_id", "day"), "usage less roll-ups by day")
 
 
 def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:

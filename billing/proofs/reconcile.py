@@ -45,6 +45,7 @@ PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
 # The proofs over a month, or over all months (None).
 PERIOD_PROOFS: tuple[PeriodProof, ...] = (
     period_proofs.rolled_up,
+    period_proofs.rolled_up_days,
     entry_proofs.entered,
     period_proofs.invoiced,
     period_proofs.exported,
@@ -159,6 +160,12 @@ def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
 def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconciliation | None:
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(1)
     row = connection.execute(query if kind is None else query.where(_results.c.kind == kind)).one_or_none()
+    return None if row is None else _read(row)
+
+
+def get(connection: sa.Connection, number: int) -> Reconciliation | None:
+    """The result with this number. None: there was none, or it was sound and is over RESULTS_KEPT_MAX results old."""
+    row = connection.execute(sa.select(_results).where(_results.c.number == number)).one_or_none()
     return None if row is None else _read(row)
 
 

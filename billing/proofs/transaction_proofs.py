@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.books import rollups
 from billing.proofs.imbalances import Imbalance
 from billing.proofs.queries import Statement, first_rows, received_picos, select, sum_of
@@ -21,7 +21,7 @@ _usage = tables.usage
 _entries = tables.entries
 _holds = tables.holds
 _corrections = tables.corrections
-_unit = tables.unit_prices
+_unit = all_unit_prices()
 
 _HOLD = (_holds.c.state, _holds.c.settled_picos, _holds.c.hold_picos)
 

@@ -53,6 +53,11 @@ class PackedBatch:
     spans: list[Span]
     exact: bool = False  # each row is to get the same bits as in any other batch
 
+    def pooled_rows(self) -> list[tuple[Chunk, slice]]:
+        """The chunks with pooled tokens, in order, and the rows of these tokens."""
+        pooling = [(chunk, row) for chunk, row in zip(self.chunks, self.starts, strict=False) if chunk.pooled()]
+        return [(chunk, slice(row + chunk.pooled().start - chunk.start, row + chunk.count)) for chunk, row in pooling]
+
 
 def pack(
     chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype: torch.dtype, *, exact: bool = False

@@ -111,18 +111,18 @@ class Decoder:
 
     def forward(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
         """Logits [samples, vocab] of `batch.sampled`; K and V of every row are in the arena afterwards."""
-        return self._head(self.run_layers(self.embed(batch), batch, lora), batch.sampled)
+        return self.logits(self.run_layers(self.embed(batch), batch, lora), batch.sampled)
 
-    def forward_reported(self, batch: PackedBatch, lora: Lora | None) -> tuple[Tensor, Tensor]:
-        """`forward`, and logits [reports, vocab] of `batch.reported`. The head runs twice, so that the logits of a
-        sample do not depend on the rows that are reported beside it."""
-        hidden = self.run_layers(self.embed(batch), batch, lora)
-        return self._head(hidden, batch.sampled), self._head(hidden, batch.reported)
+    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits [rows, vocab] of these rows int64 [rows] of the residual stream after all layers. Called once for the
+        samples and once for the reported rows, so that the logits of a sample do not depend on the rows that are
+        reported beside it."""
+        last = self.final_norm(hidden.index_select(0, rows))
+        return self._weights.lm_head(last, out=last.new_empty(last.shape[0], self.config.vocab))
 
-    def _head(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        config, weights = self.config, self._weights
-        last = F.rms_norm(hidden.index_select(0, rows), (config.hidden,), weights.norm, config.norm_eps)
-        return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """The hidden states [rows, hidden] that the head reads, of the residual stream after all layers."""
+        return F.rms_norm(hidden, (self.config.hidden,), self._weights.norm, self.config.norm_eps)
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """The residual stream [rows, hidden] before the first layer."""

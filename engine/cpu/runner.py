@@ -6,10 +6,12 @@ The scheduler decides which chunk runs and in which pages; this module must neve
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.device.layer import LoraBatch, cpu_threads
@@ -20,6 +22,7 @@ from engine.compute.logprobs import NO_LOGPROB, logprobs, prompt_parts, prompt_r
 from engine.compute.masks import mask_rows
 from engine.compute.numerics import cpu_numerics
 from engine.compute.penalties import Draw
+from engine.compute.pooling import pooled_sum
 from engine.compute.shared import check_page, draw_of, host_memory, page_size, sort_out
 from engine.cpu.batch import pack
 from engine.cpu.decoder import EXACT_ROWS, Decoder
@@ -30,7 +33,7 @@ from engine.models.compatibility import check_any_served, check_weights_fit, loa
 from engine.models.linear import PACKED_ROWS, multiplies_int8
 from engine.protocol.config import EngineConfig, ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
-from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
+from engine.step import NO_ID, NO_VECTOR, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +47,8 @@ class TorchPending:
     errors: dict[int, str]  # by chunk index
     sampling: list[int]  # chunk index of each row of `logits`
     logits: Tensor | None  # [sampling, vocab]; None: no chunk samples
-    prompts: dict[int, PromptLogprobs]  # by chunk index
+    prompts: dict[int, PromptLogprobs] = field(default_factory=dict)  # by chunk index
+    vectors: dict[int, NDArray[Any]] = field(default_factory=dict)  # likewise
     drawn: StepResult | None = None
 
     def is_forward_done(self) -> bool:
@@ -71,7 +75,7 @@ class TorchPending:
                     reported[index] = found
                 if token is None and index not in errors:
                     errors[index] = NO_ID
-        self.drawn = StepResult(ids, errors, reported, masks.skip, self.prompts)
+        self.drawn = StepResult(ids, errors, reported, masks.skip, self.prompts, self.vectors)
 
     def result(self) -> StepResult:
         assert self.drawn is not None, "the step was not drawn"
@@ -110,7 +114,7 @@ class TorchRunner:
         """One forward pass of all chunks. A chunk with an invalid id fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
-        pending = TorchPending(step, info.vocab_size, errors, [], None, {})
+        pending = TorchPending(step, info.vocab_size, errors, [], None)
         if good:
             # An exact decoder multiplies few rows at once in every step, and must do so with the same threads.
             few = decoder.exact or sum(chunk.count for chunk in good) <= PACKED_ROWS
@@ -119,20 +123,26 @@ class TorchRunner:
         return pending
 
     def _forward(self, chunks: list[Chunk], decoder: Decoder, pending: TorchPending) -> None:
-        """Compute the logits and the prompt logprobs of the pending step."""
+        """Compute the logits, the prompt logprobs and the pooled vectors of the pending step."""
         device, exact = self._arena.device, decoder.exact
         batch = pack(chunks, decoder.kv.tokens_per_page, device, decoder.dtype, exact=exact)
         runs = [(chunk.sequence.adapter, chunk.count) for chunk in batch.chunks]
         lora = LoraBatch(self.adapters, runs, device, rows_per_product=EXACT_ROWS if exact else None)
         indices = {id(chunk): index for index, chunk in enumerate(pending.step.chunks)}
         pending.sampling = [indices[id(chunk)] for chunk in batch.chunks if chunk.sample]
+        hidden = decoder.run_layers(decoder.embed(batch), batch, lora if lora else None)
+        pending.logits = decoder.logits(hidden, batch.sampled)
+        for chunk, rows in batch.pooled_rows():
+            vector = pooled_sum(decoder.final_norm(hidden[rows]))
+            if vector.isfinite().all():
+                pending.vectors[indices[id(chunk)]] = vector.numpy()
+            else:
+                pending.errors[indices[id(chunk)]] = NO_VECTOR
         reporting = [chunk for chunk in batch.chunks if chunk.reported()]
         if not reporting:
-            pending.logits = decoder.forward(batch, lora if lora else None)
             return
-        pending.logits, logits = decoder.forward_reported(batch, lora if lora else None)
         ids, most = reported_ids(reporting)
-        parts = prompt_parts(reporting, prompt_report(logits, torch.tensor(ids), most))
+        parts = prompt_parts(reporting, prompt_report(decoder.logits(hidden, batch.reported), torch.tensor(ids), most))
         for chunk, part in zip(reporting, parts, strict=True):
             if part is None:
                 pending.errors[indices[id(chunk)]] = NO_LOGPROB
@@ -163,6 +173,7 @@ class TorchRunner:
             found.quality.quality if found.quality else None,
             layout.identity,
             cpu_numerics(self._dtype, int8=multiplies_int8() if found.is_quantised else None),
+            shape.hidden,
         )
         self.adapters.add_base(model.name, BaseShape.from_directory(directory))
         self.weights.register_model(found)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -41,9 +41,13 @@ from engine.step import (
     StepResult,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
 WORDS_MAX = 4096
+VECTOR_WIDTH = 64  # without a config.json
 Decoded = TypeVar("Decoded")
 _WORD = re.compile("^Ġ[a-z]{2,10}$")
 # Knuth's multiplicative hash and two other odd 32-bit constants: cheap mixing, no cryptography.
@@ -92,6 +96,7 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
         kv_format=model.dtype if model.kv_dtype == "auto" else model.kv_dtype,
         kv_identity=model.kv_dtype,
         numerics="fake",
+        vector_width=hidden if isinstance(hidden := shape.get("hidden_size"), int) else VECTOR_WIDTH,
     )
     return FakeModel(info, words or list(range(min(FIRST_PLAIN_ID, size // 2), min(size, FIRST_PLAIN_ID + WORDS_MAX))))
 
@@ -345,7 +350,9 @@ class FakeRunner:
             if sequence.sampling.logprobs >= 0 and index not in errors:
                 logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
         prompts = {i: _prompt_part(chunk, words) for i, chunk in enumerate(step.chunks) if chunk.reported()}
-        return StepResult(ids, errors, logprobs, masks.skip, prompts)
+        width = self.models[step.model].vector_width
+        vectors = {i: _pooled_sum(chunk, width) for i, chunk in enumerate(step.chunks) if chunk.pooled()}
+        return StepResult(ids, errors, logprobs, masks.skip, prompts, vectors)
 
     def _draw(self, sequence: Sequence, words: list[int]) -> int:
         """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
@@ -410,6 +417,24 @@ def _prompt_part(chunk: Chunk, words: list[int]) -> PromptLogprobs:
     values = array("f", [value for own in found for _, value in own])
     ranks = array("i", [1] * len(rows))
     return PromptLogprobs(rows.start + 1, len(found[0]), ids.tobytes(), values.tobytes(), ranks.tobytes())
+
+
+def _pooled_sum(chunk: Chunk, width: int) -> NDArray[Any]:
+    """As `StepResult.vectors`: the hidden state of a token is a pure function of the ids up to it and the adapter, so
+    that it depends on no chunk and no cached page."""
+    # Imported late: numpy starts threads, which must begin only after the process has blocked its signals.
+    import numpy as np
+
+    ids, rows = array("I", chunk.sequence.prompt_ids), chunk.pooled()
+    state = zlib.crc32(ids[: rows.start].tobytes(), zlib.crc32((chunk.sequence.adapter or "").encode()))
+    states = []
+    for id_ in ids[rows.start : rows.stop]:
+        state = zlib.crc32(id_.to_bytes(4, "little"), state)
+        states.append(state)
+    mixed = (np.array(states, np.uint64)[:, None] + np.arange(1, width + 1, dtype=np.uint64) * _MIX_B) * _MIX_A & _MASK
+    mixed = (mixed ^ (mixed >> 15)) * _MIX_C & _MASK
+    hidden: NDArray[Any] = (mixed / (_MASK / 2) - 1).sum(axis=0).astype(np.float32)
+    return hidden
 
 
 def _hit(chunk: Chunk, fault_id: int | None) -> bool:

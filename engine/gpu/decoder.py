@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from adapters.files.spec import BaseShape
+from engine.compute.pooling import pooled_sum
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
 from engine.gpu.products import Fp8Product, GpuProduct, PlainProduct, ProductMemory, warm_up_products
@@ -110,6 +111,11 @@ class GpuDecoder:
         logits = memory.reported[: rows.shape[0]]
         self._weights.lm_head(memory.work.x.index_select(0, rows), None, logits, memory.products)
         return logits
+
+    def pooled_sums(self, spans: list[slice], memory: StepMemory) -> Tensor:
+        """float32 [spans, hidden]: the sums of the hidden states of spans of rows of the step that was launched last.
+        Not part of a graph."""
+        return torch.stack([pooled_sum(memory.work.x[span]) for span in spans])
 
     def warm_up_products(self, rows_max: int) -> None:
         """Compile the kernels of quantised products and of rows in fp8 that steps of up to `rows_max` rows use, in

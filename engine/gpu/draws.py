@@ -124,6 +124,23 @@ def report_prompts(
     return PendingPrompts(chunks, ReportedRows(*map(to_host, found)))
 
 
+@dataclass(frozen=True, slots=True)
+class PendingVectors:
+    """Pooled sums on their way to the host, of these chunks in order."""
+
+    chunks: list[Chunk]
+    sums: Tensor  # float32 [chunks, hidden], page-locked
+
+
+def pool_prompts(packed: PackedStep, sums_of: Callable[[list[slice]], Tensor]) -> PendingVectors | None:
+    """Launch the pooling of a step, behind its forward pass and without waiting. `sums_of`: float32 [spans, hidden], of
+    spans of the step's rows. None: the step pools nothing."""
+    pooling = packed.pooled_rows()
+    if not pooling:
+        return None
+    return PendingVectors([chunk for chunk, _ in pooling], to_host(sums_of([span for _, span in pooling])))
+
+
 def to_host(tensor: Tensor) -> Tensor:
     """A page-locked copy, valid once the stream has executed it."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -100,6 +100,7 @@ class GpuModel:
         fields = Draws(real, zero(dtype=torch.int64), whole, whole, whole, real + 1, real)
         index = zero(dtype=torch.int64)
         prompt_report(self.reported_logits(index), index, 1)
+        self.pooled_sums([slice(0, 1), slice(0, min(2, self.memory.work.x.shape[0]))])
         # Every kernel of a draw: no request compiles one. A mode with changes serves any of bias, penalties and mask.
         logits, drawn = self.memory.logits[:1], self._common.drawn[:1]
         self._common.draws.reserve(self.info.vocab_size)
@@ -110,6 +111,10 @@ class GpuModel:
     def reported_logits(self, rows: Tensor) -> Tensor:
         """Logits [reports, vocab] of rows int64 [reports] of the step that was launched last."""
         return self._decoder.reported_logits(rows, self.memory)
+
+    def pooled_sums(self, spans: list[slice]) -> Tensor:
+        """float32 [spans, hidden], as GpuDecoder.pooled_sums."""
+        return self._decoder.pooled_sums(spans, self.memory)
 
     def warm_words(self) -> int:
         """Words of the largest step that `warm_up` sends."""

@@ -168,6 +168,12 @@ class PackedStep:
         firsts = zip(self.chunks, self.sequence_rows.tolist(), strict=True)
         return [first + position - chunk.start for chunk, first in firsts for position in chunk.reported()]
 
+    def pooled_rows(self) -> list[tuple[Chunk, slice]]:
+        """The chunks with pooled tokens, in order, and the rows of these tokens."""
+        firsts = zip(self.chunks, self.sequence_rows.tolist(), strict=True)
+        pooling = [(chunk, row) for chunk, row in firsts if chunk.pool_from is not None]
+        return [(chunk, slice(row + chunk.pooled().start - chunk.start, row + chunk.count)) for chunk, row in pooling]
+
     def adapter_runs(self) -> list[tuple[str | None, int]]:
         """(digest or None, rows) of every chunk, in row order."""
         return [(chunk.sequence.adapter, chunk.count) for chunk in self.chunks]

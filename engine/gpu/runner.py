@@ -6,12 +6,15 @@ must never import it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.device.pool import TilePool
@@ -26,8 +29,10 @@ from engine.gpu.draw_state import DrawRow, DrawState
 from engine.gpu.draws import (
     PendingLogprobs,
     PendingPrompts,
+    PendingVectors,
     draw_fields,
     mode_of,
+    pool_prompts,
     report,
     report_prompts,
     to_host,
@@ -46,7 +51,7 @@ from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.protocol.config import ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
-from engine.step import NO_ID, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
+from engine.step import NO_ID, NO_VECTOR, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
 from kernels.changes import Changes
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample
@@ -76,6 +81,7 @@ class PendingStep:
     layout: StepLayout | None  # None: no chunk can be computed
     launch: Callable[[PendingStep, Masks], DrawnStep]
     prompts: PendingPrompts | None = None  # None: the step reports no log probabilities of prompts
+    vectors: PendingVectors | None = None  # None: the step pools nothing
     drawn: DrawnStep | None = None
 
     def is_forward_done(self) -> bool:
@@ -107,7 +113,7 @@ class PendingStep:
         if self.drawn.reported is not None:
             found = {self.places[place]: own for place, own in self.drawn.reported.by_place().items()}
         reported = {index: own for index, own in found.items() if ids[index] is not None}
-        return StepResult(ids, errors, reported, skipped, self._prompt_parts(errors))
+        return StepResult(ids, errors, reported, skipped, self._prompt_parts(errors), self._vectors(errors))
 
     def _prompt_parts(self, errors: dict[int, str]) -> dict[int, PromptLogprobs]:
         """Log probabilities of prompt tokens by chunk index. Adds the errors of chunks that have no error yet."""
@@ -121,6 +127,19 @@ class PendingStep:
                 else:
                     parts[index] = part
         return parts
+
+    def _vectors(self, errors: dict[int, str]) -> dict[int, NDArray[Any]]:
+        """By chunk index. Adds the errors of chunks that have none."""
+        vectors: dict[int, NDArray[Any]] = {}
+        if self.vectors is not None:
+            indices = {id(chunk): index for index, chunk in enumerate(self.step.chunks)}
+            for chunk, vector in zip(self.vectors.chunks, self.vectors.sums.numpy(), strict=True):
+                index = indices[id(chunk)]
+                if math.isfinite(vector.sum()):
+                    vectors[index] = vector
+                else:
+                    errors.setdefault(index, NO_VECTOR)
+        return vectors
 
 
 class GpuRunner:
@@ -223,6 +242,7 @@ class GpuRunner:
             opened.quality,
             opened.kv.identity,
             gpu_numerics(self._arena.device, self._dtype),
+            shape.hidden,
         )
         layouts = self._layouts(shape, per_page)
         memory = self._memories.place(self._form(opened, layouts))
@@ -277,7 +297,8 @@ class GpuRunner:
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         places = [indices[id(chunk)] for chunk in chunks]
         prompts = report_prompts(packed, model.reported_logits, self._drawn.device) if good else None
-        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, prompts)
+        vectors = pool_prompts(packed, model.pooled_sums) if good else None
+        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, prompts, vectors)
 
     def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
         """Launch the draw of the newest step; adds the rows that cannot be drawn to its errors."""

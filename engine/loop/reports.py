@@ -7,8 +7,9 @@ from collections.abc import Callable
 from engine.guided.requests import GuidedRequests
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
-from engine.protocol.frames import EngineLoad, StatusReport
+from engine.protocol.frames import StatusReport
 from engine.protocol.inbox import LoopProgress
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.scheduler.scheduler import Scheduler
 from engine.step import Runner
 

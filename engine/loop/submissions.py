@@ -21,12 +21,14 @@ class BadRequest(Exception):
 
 def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
     """`arrived_at`: seconds of the monotonic clock. Raises BadRequest for a weight outside its limits, and for resumed
-    ids that no unfinished text can end with."""
+    ids that no unfinished text can end with; and for a vector beside anything else."""
     if not 0 < frame.weight <= WEIGHT_MAX:
         raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
     resumed = frame.resumed
     if resumed:
         _check_resumed(frame)
+    if frame.pooling is not None:
+        _check_pooling(frame)
     prompt = len(frame.prompt_ids) - resumed
     return Sequence(
         handle=frame.handle,
@@ -46,6 +48,7 @@ def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
         output_ids=frame.prompt_ids[prompt:],
         resumed=resumed,
         attempt=frame.attempt,
+        pooling=frame.pooling,
     )
 
 
@@ -58,6 +61,14 @@ def _check_resumed(frame: Submit) -> None:
         raise BadRequest("bad_request", f"{resumed} ids are resumed, and max_tokens is {frame.max_tokens}")
     if not frozenset(frame.stop_ids).isdisjoint(frame.prompt_ids[prompt - resumed :]):
         raise BadRequest("bad_request", "a stop id is among the resumed ids: the text has ended")
+
+
+def _check_pooling(frame: Submit) -> None:
+    """Raises BadRequest."""
+    if frame.max_tokens or frame.resumed:
+        raise BadRequest("bad_request", f"max_tokens is {frame.max_tokens}; with pooling no token is drawn")
+    if frame.guide is not None or frame.sampling.prompt_logprobs >= 0:
+        raise BadRequest("bad_request", "with pooling there is neither a guide nor a log probability")
 
 
 def usage_of(sequence: Sequence, queue_s: float) -> EngineUsage:

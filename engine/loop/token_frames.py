@@ -1,4 +1,5 @@
-"""The ids of a step as frames, one for each gateway, with the parts of prompts; and the latencies of ids."""
+"""The ids of a step as frames, one for each gateway, with the parts and the pooled vectors of prompts; and the
+latencies of ids."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.loop.metrics import EngineMetrics
-from engine.protocol.frames import PromptPart, Tokens
+from engine.protocol.frames import PromptPart, Tokens, Vector
 from engine.protocol.outbox import Outbox
 from engine.step import Sequence, Step, StepOutcome
 
@@ -54,5 +55,7 @@ class TokenFrames:
             frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
         for sequence, part in outcome.prompts:
             self._outbox.add_frame(sequence.gateway, PromptPart(sequence.handle, part))
+        for sequence, values in outcome.vectors:
+            self._outbox.add_frame(sequence.gateway, Vector(sequence.handle, values))
         for gateway, frame in frames.items():
             self._outbox.add_frame(gateway, frame)

@@ -26,6 +26,7 @@ from engine.protocol.connection import (
 )
 from engine.protocol.frames import (
     FLEET_VERSION,
+    POOLING_VERSION,
     AttemptTokens,
     DrainEngine,
     Guide,
@@ -37,6 +38,7 @@ from engine.protocol.frames import (
     ModelInfo,
     Models,
     PagesChanged,
+    Pooling,
     Reclaim,
     Sampling,
     Snapshot,
@@ -215,24 +217,28 @@ class EngineClient:
         guide: Guide | None = None,
         resumed: int = 0,
         attempt: int = 0,
+        pooling: Pooling | None = None,
         generation: Generation | None = None,
     ) -> Generation:
-        """Hand one request to the engine. `resumed` and `attempt`: as in Submit. `generation`: the request's own, which
-        this engine begins or continues; None: a new one. Raises EngineNotConnected, ProtocolError when the prompt is
-        longer than a frame may be, and EngineTooOld when an engine without `resumed` would read ids of the answer as a
-        part of the prompt; then the engine has not received the request."""
+        """Hand one request to the engine. `resumed`, `attempt` and `pooling`: as in Submit. `generation`: the request's
+        own, which this engine begins or continues; None: a new one. Raises EngineNotConnected, ProtocolError when the
+        prompt is longer than a frame may be, and EngineTooOld for an engine that does not know `resumed` (it would read
+        ids of the answer as a part of the prompt) or `pooling` (it would make no vector). Then the engine has not
+        received the request."""
         link = self._link
         if link is None or not link.open or not self.ready or self.hello is None:
             raise EngineNotConnected("no engine is ready")
         if resumed and link.version < FLEET_VERSION:
             raise EngineTooOld(f"the engine speaks protocol version {link.version}, which cannot resume a text")
+        if pooling is not None and link.version < POOLING_VERSION:
+            raise EngineTooOld(f"the engine speaks protocol version {link.version}, which has no vectors")
         if link.unsent() > OUTBOX_BYTES_MAX:
             raise EngineNotConnected("the engine does not read its requests")
         handle = self._next_handle
         self._next_handle += 1
         frame = Submit(
             handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
-            prompt_ids, max_tokens, sampling, stop_ids, weight, guide, resumed, attempt,
+            prompt_ids, max_tokens, sampling, stop_ids, weight, guide, resumed, attempt, pooling,
         )  # fmt: skip
         link.send(frame)
         if generation is None:

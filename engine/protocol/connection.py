@@ -36,6 +36,7 @@ from engine.protocol.frames import (
     StatusReport,
     ToEngine,
     Tokens,
+    Vector,
 )
 
 # A gateway's sign of life, in seconds, or a quarter of the engine's lease if that is shorter.
@@ -75,7 +76,7 @@ class Generation:
 
     __slots__ = (
         "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "_taken", "cached_tokens",
-        "ending", "handle",
+        "ending", "handle", "vector",
     )  # fmt: skip
 
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
@@ -83,6 +84,7 @@ class Generation:
         self.handle = handle
         self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: GenerationEnding | None = None
+        self.vector: bytes | None = None  # of the prompt, if it is pooled; known with the ending
         self._link = link
         self._ids: list[int] = []
         self._taken = 0  # ids taken before _ids
@@ -166,6 +168,10 @@ class Generation:
         """Log probabilities of prompt tokens arrived."""
         if not self._aborted:
             self._prompt.append(part)
+
+    def push_vector(self, values: bytes) -> None:
+        """The pooled vector of the prompt arrived; its ending follows."""
+        self.vector = values
 
     def set_ending(self, ending: GenerationEnding) -> None:
         """Note the ending; no more output arrives."""
@@ -289,6 +295,10 @@ class Link(asyncio.Protocol):
                     raise ProtocolError(f"a part of a prompt for handle {frame.handle}, which has ended")
                 reported.push_prompt(frame.part)
                 self._news[reported] = None
+            case Vector():
+                if (pooled := self.generations.get(frame.handle)) is None:
+                    raise ProtocolError(f"a vector for handle {frame.handle}, which has ended")
+                pooled.push_vector(frame.values)
             case Finished() | Refused():
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:

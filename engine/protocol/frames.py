@@ -13,6 +13,8 @@ import msgspec
 from engine.protocol.quality import ModelQuality
 from engine.protocol.snapshot_parts import (
     AdapterPlace,
+    Digest,
+    EngineLoad,
     ModelPlace,
     PageOwner,
     Preemption,
@@ -25,16 +27,20 @@ from engine.protocol.snapshot_parts import (
 # version may append fields to frames and add frames: msgspec ignores fields at the end that a struct does not have, and
 # fills in the defaults of fields that are missing. No end sends a frame, or a value of a Literal, of a later version
 # than the connection's: the other end could not decode it.
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 PROTOCOL_OLDEST = 4
 # The first version with GatewayHello, Alive, Reclaim, DrainEngine and PagesChanged, and with a lease.
 FLEET_VERSION = 5
+# The first version with Submit.pooling and Vector.
+POOLING_VERSION = 6
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
 # Of a page's name (page_names.py): what PagesChanged carries. Two of a million names are equal in 8 bytes with a
 # probability of 3 × 10⁻⁸; a gateway then predicts one page too many, and nothing else.
 PAGE_HEAD_BYTES = 8
 
+# How the hidden states of a prompt become one vector: the last token's, or the mean over all tokens.
+Pooling = Literal["last", "mean"]
 FinishReason = Literal["stop", "length", "aborted", "error"]
 GuideFault = Literal[
     "grammar",  # the grammar exceeds a limit after the ids that were made, or allows no id there
@@ -61,10 +67,7 @@ ModelFailure = Literal[
     "unloading",  # of a LoadModel: requests still run on it, and it leaves with the last of them: ask again
 ]
 
-# The answer repeats it, so its length is limited.
-Digest = Annotated[str, msgspec.Meta(max_length=128)]
-# Likewise; EngineConfig has the same limit.
-ModelName = Annotated[str, msgspec.Meta(max_length=128)]
+ModelName = Annotated[str, msgspec.Meta(max_length=128)]  # EngineConfig has the same limit
 # Of one drawn id: (id, natural log of its raw probability), the drawn id first, then the requested number of likeliest
 # ids.
 Logprobs = list[tuple[int, float]]
@@ -140,6 +143,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     # Since version 5. Device kind, dtypes and kernel versions: engines with an equal digest, kv_identity and numerics
     # continue each other's texts. "": unknown, equal to nothing.
     numerics: str = ""
+    # Since version 6. Numbers in a pooled vector; 0: the engine pools no vectors.
+    vector_width: int = 0
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
@@ -189,6 +194,8 @@ class Submit(Frame, frozen=True, tag="submit", array_like=True):
     # max_tokens, min_tokens, penalties and the guide, and are neither drawn nor reported again.
     resumed: int = 0
     attempt: int = 0  # 0: the text's first Submit; each further one, on whichever engine, has the next number
+    # Since version 6. The answer is a Vector, and max_tokens is 0; None: the answer is ids.
+    pooling: Pooling | None = None
 
 
 class Abort(Frame, frozen=True, tag="abort", array_like=True):
@@ -348,6 +355,14 @@ class PromptPart(Frame, frozen=True, tag="prompt_part", array_like=True):
     part: PromptLogprobs
 
 
+class Vector(Frame, frozen=True, tag="vector", array_like=True):
+    """Since version 6. The pooled vector of a request's prompt, before its Finished: `ModelInfo.vector_width`
+    little-endian float32, of length 1."""
+
+    handle: int
+    values: bytes
+
+
 class Finished(Frame, frozen=True, tag="finished", array_like=True):
     """A request's ending, after all its Tokens frames. `message`: the failure, if `reason` is "error". `guide_fault`:
     set if the request's guide is the cause."""
@@ -444,20 +459,6 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     weights_bytes: int = 0  # device memory for weights; 0: no limit
 
 
-class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
-    """The predicted wait of a new request, from the engine's measured speed."""
-
-    waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
-    queued: dict[str, int] = {}  # by tier: waiting requests
-    prefill_token_s: dict[str, float] = {}  # by model: seconds of one more prompt token
-    models: dict[str, float] = {}  # seconds until the model's weights are resident, of models that are not
-    adapters: list[Digest] = []  # resident
-    adapter_load_s: float = 0.0  # of an adapter that is not resident
-    tokens_per_s: float = 0.0  # made in the last second
-    queries: int = 0  # prompt tokens looked up in the prefix cache since the start
-    hits: int = 0  # of these, found
-
-
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     """Sent every second by the I/O thread. A loop that is busy while its step does not change is stuck."""
 
@@ -497,5 +498,5 @@ ToEngine = (
     | Reclaim
     | DrainEngine
 )
-OfRequest = Tokens | PromptPart | Finished | Refused
+OfRequest = Tokens | PromptPart | Vector | Finished | Refused
 FromEngine = Hello | Models | OfRequest | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat | PagesChanged

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.protocol.frames import EngineLoad, ToEngine
-from engine.protocol.snapshot_parts import TokenAge
+from engine.protocol.frames import ToEngine
+from engine.protocol.snapshot_parts import EngineLoad, TokenAge
 
 # Above this the I/O thread stops reading its streams until the loop has caught up. One frame may exceed it.
 INBOX_BYTES_MAX = 64 * 1024 * 1024

@@ -1,11 +1,14 @@
 """The parts of a Snapshot frame: owners of pages, tiers, requests, preemptions, and where adapters and models are. And
-of a Heartbeat: the age of a model's last token."""
+of a Heartbeat: the age of a model's last token, and what a new request would wait for."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+# Of an adapter's content. Answers repeat it, so its length is limited.
+Digest = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class PageOwner(msgspec.Struct, frozen=True, array_like=True):
@@ -86,3 +89,17 @@ class TokenAge(msgspec.Struct, frozen=True, array_like=True):
     age_s: float
     silent: bool = False
     error: str = ""
+
+
+class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
+    """The predicted wait of a new request, from the engine's measured speed."""
+
+    waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
+    queued: dict[str, int] = {}  # by tier: waiting requests
+    prefill_token_s: dict[str, float] = {}  # by model: seconds of one more prompt token
+    models: dict[str, float] = {}  # seconds until the model's weights are resident, of models that are not
+    adapters: list[Digest] = []  # resident
+    adapter_load_s: float = 0.0  # of an adapter that is not resident
+    tokens_per_s: float = 0.0  # made in the last second
+    queries: int = 0  # prompt tokens looked up in the prefix cache since the start
+    hits: int = 0  # of these, found

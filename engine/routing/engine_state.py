@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from engine.protocol.frames import EngineLoad
+from engine.protocol.snapshot_parts import EngineLoad
 
 # A load older than this counts with pessimism: a second for each further second. Heartbeats arrive every second.
 STALE_S = 3.0

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
+from engine.protocol.frames import ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.routing.engine_group import EngineGroup, WaitingEngine
 from engine.routing.engine_state import PagesIdentity, Placement, RoutedEngine
 from engine.routing.named_prompts import NamedPrompts

@@ -61,9 +61,7 @@ class Capacity:
         if self.slots.spare(entry.tier, reclaim=True) < 1:
             return False
         page_tokens = entry.chain.tokens_per_page
-        # At least one token is computed, so that there are logits to sample from; and every token to be reported.
-        usable = entry.reported if entry.must_report() else sequence.token_count() - 1
-        cached = self._prefix.match(entry.chain, sequence.tokens, usable // page_tokens)
+        cached = self._prefix.match(entry.chain, sequence.tokens, entry.cacheable() // page_tokens)
         self._arena.retain(cached, holder)
         missing = self.pages_of(entry, sequence.token_count()) - len(cached)
         try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from engine.protocol.frames import TierRecompute
 from engine.protocol.page_names import Chain
 from engine.step import Chunk, Sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +42,8 @@ class Entry:
     skipped_since: float = 0.0  # when the first of `skips` was completed
     reports_prompt: bool = field(init=False)  # the request has prompt logprobs to report; looked up for each chunk
     reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
+    pooled: int = 0  # prompt tokens whose hidden states are in `vector`, or that need not be
+    vector: NDArray[Any] | None = None  # float32: the sum of the pooled hidden states so far
     has_run: bool = field(init=False)  # here, and was preempted; or on another engine (Submit.resumed)
 
     def __post_init__(self) -> None:
@@ -47,10 +53,20 @@ class Entry:
         self.reports_prompt = sequence.sampling.prompt_logprobs >= 0 and not self.has_run
         if self.has_run:
             self.charged = sequence.token_count()
+        if sequence.pooling == "last":
+            self.pooled = len(sequence.prompt_ids) - 1
 
     def must_report(self) -> bool:
         """Whether log probabilities of its prompt are still to be reported."""
         return self.reports_prompt and self.reported < len(self.sequence.prompt_ids) - 1
+
+    def cacheable(self) -> int:
+        """Tokens whose KV may be taken from the prefix cache instead of being computed: not those to be reported or
+        pooled, and not the last one, whose logits or hidden state are read."""
+        if self.must_report():
+            return self.reported
+        last = self.sequence.token_count() - 1
+        return last if self.sequence.pooling is None else min(self.pooled, last)
 
     def is_last_in_flight(self) -> bool:
         """Whether the request has nothing left to compute once its chunks in flight are completed."""

@@ -71,6 +71,8 @@ class StepPlan:
         if entry.reports_prompt and entry.must_report():
             chunk = Chunk(sequence, start, count, sample, max(start, entry.reported))
             self.report_left -= len(chunk.reported())
+        elif sequence.pooling is not None and start + count > entry.pooled:
+            chunk = Chunk(sequence, start, count, sample, pool_from=max(start, entry.pooled))
         else:
             chunk = Chunk(sequence, start, count, sample)
         self.chunks[entry] = chunk

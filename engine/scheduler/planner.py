@@ -344,7 +344,7 @@ class StepPlanner:
         if not sequence.preemptions:
             prompt = len(sequence.prompt_ids)
             sequence.cached_tokens = min(sequence.computed, prompt)
-            if not entry.must_report():  # such a request looks for no page
+            if not entry.must_report() and sequence.pooling != "mean":  # such requests look for no page
                 self.prefix.looked_up(sequence.model, prompt, sequence.cached_tokens)
         return True
 

@@ -5,13 +5,18 @@ It counts the ids that were made, and the ids that no answer contains. It ends n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Ordered
+from typing import TYPE_CHECKING, Any
 
 from engine.memory.prefix_cache import PrefixCache
 from engine.protocol.frames import FinishReason
 from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
 from engine.step import PENDING_ID, Chunk, Sequence, StepOutcome, StepResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A request ends with SKIPS_MESSAGE once this many consecutive draws of it were skipped, and the first of them this many
 # seconds ago: the steps of a small model alone would end requests whose mask is a few milliseconds late.
@@ -78,6 +83,17 @@ class StepResults:
             outcome.prompts.append((chunk.sequence, result.prompts[index]))
             entry.reported = chunk.reported().stop
 
+    def take_vector(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
+        """Add the chunk's pooled hidden states to the request's. With the last token, the vector is whole and is added
+        to the outcome. A token that was pooled is not pooled again when the request is preempted."""
+        vector = result.vectors.get(index)
+        if vector is None:
+            return
+        entry.vector = vector if entry.vector is None else entry.vector + vector
+        entry.pooled = chunk.pooled().stop
+        if entry.pooled == len(chunk.sequence.prompt_ids):
+            outcome.vectors.append((chunk.sequence, unit_vector(entry.vector)))
+
     def count_overrun(self, chunk: Chunk, drew: bool, seconds: float) -> None:
         """Count the tokens that were computed for a request that had ended. `drew`: the chunk neither failed nor was
         skipped."""
@@ -100,3 +116,10 @@ class StepResults:
             page = sequence.pages[entry.published]
             self._prefix.publish(entry.chain, sequence.tokens, entry.published, page)
             entry.published += 1
+
+
+def unit_vector(vector: NDArray[Any]) -> bytes:
+    """The float32 vector with length 1, as in frames.Vector. A vector of zeros stays as it is. The mean of hidden
+    states has the direction of their sum, so the number of tokens does not count."""
+    length = math.sqrt(float(vector.dot(vector)))
+    return bytes((vector / length if length else vector).astype("<f4").tobytes())

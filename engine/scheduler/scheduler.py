@@ -297,6 +297,8 @@ class Scheduler:
                     continue
                 if result.logprobs or result.prompts:
                     self.results.take_reports(entry, index, chunk, result, outcome)
+                if result.vectors:
+                    self.results.take_vector(entry, index, chunk, result, outcome)
             if entry.aborting:
                 outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:

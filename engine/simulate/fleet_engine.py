@@ -13,7 +13,8 @@ from typing import Protocol
 
 from engine.loop.page_news import PageNews
 from engine.memory.arena import Arena
-from engine.protocol.frames import EngineLoad, PagesChanged, RefusalCode, Sampling
+from engine.protocol.frames import PagesChanged, RefusalCode, Sampling
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.protocol.tiers import Tier
 from engine.scheduler.costs import load_of
 from engine.scheduler.scheduler import ModelLimits, Scheduler

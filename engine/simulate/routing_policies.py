@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 
-from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
+from engine.protocol.frames import ModelInfo, PagesChanged
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.routing.engine_state import Placement
 from engine.routing.rendezvous import key_hash, rendezvous_weight
 from engine.routing.router import EngineRouter, RoutableRequest

@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 
-from engine.protocol.frames import PAGE_HEAD_BYTES, EngineLoad, PagesChanged
+from engine.protocol.frames import PAGE_HEAD_BYTES, PagesChanged
 from engine.protocol.page_names import Chain
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.protocol.tiers import Tier
 from engine.simulate.conversations import FleetText
 from engine.simulate.devices import Device

@@ -111,6 +111,13 @@ def listing(
     return [AuditLine(**row._mapping) for row in connection.execute(query)]
 
 
+def get(connection: sa.Connection, line_id: int, *, names_of: str | None = None) -> AuditLine | None:
+    """The line with this id. `names_of` as that of AuditFilter."""
+    query = _matching(AuditFilter(names_of=names_of)).where(audit_log.c.id == line_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else AuditLine(**row._mapping)
+
+
 def found(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> ListPage[AuditLine]:
     """One page of the matching lines. Raises InvalidValue."""
     return page(

@@ -125,9 +125,10 @@ class Callers:
         self._changed_at: dict[str | None, int] = {}
         self._used: dict[str, int] = {}  # key id → Unix seconds of its last use, not yet written
 
-    async def identify(self, authorization: str | None) -> Caller:
-        """The caller behind an Authorization header. Raises InvalidApiKey, the same for every cause; Overloaded or
-        DatabaseUnavailable when an uncached key could not be looked up."""
+    async def identify(self, authorization: str | None, *, is_use: bool = True) -> Caller:
+        """The caller behind an Authorization header. `is_use`: note this moment as the key's last use. Raises
+        InvalidApiKey, the same for every cause; Overloaded or DatabaseUnavailable when an uncached key could not be
+        looked up."""
         scheme, _, secret = (authorization or "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not key_rules.is_well_formed(secret):
@@ -139,7 +140,8 @@ class Callers:
         now = int(self._wall_clock())
         if caller is None or (caller.expires_at is not None and caller.expires_at <= now):
             raise InvalidApiKey
-        self._used[caller.key_id] = now
+        if is_use:
+            self._used[caller.key_id] = now
         return caller
 
     def of_key(self, connection: sa.Connection, key_id: str) -> Caller | None:

@@ -27,6 +27,7 @@ from gateway.access.callers import Caller, Callers
 from gateway.access.keys import ADMIN
 from gateway.access.person_sessions import PersonSession
 from gateway.access.person_sign_ins import FinishedSignIn, PersonSignIns
+from gateway.access.refused_sign_ins import RefusedSignIns
 from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpired
 from gateway.limits.connection_limits import client_of
 from gateway.tables import sessions
@@ -190,6 +191,7 @@ class SignIns:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.refused = RefusedSignIns(clock)
         self._wrong: dict[str, tuple[float, int]] = {}  # address → beginning of its interval, wrong sign-ins in it
         self._beyond = 0  # running attempts of all addresses that have reached the limit
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from billing.accounts import prices
-from billing.accounts.prices import PriceVersion, SubjectKind, UnitPrices
+from billing.accounts.prices import PriceVersion, SubjectKind
 from billing.books import margins
 from billing.books.margins import Preview
 from billing.clock import database_now
@@ -30,12 +30,14 @@ class PriceWrites:
         cached_input: int,
         output: int,
         multipliers: Mapping[str, str],
+        embedding: int | None = None,
         subject_kind: SubjectKind = "model",
         currency: str = "USD",
         effective_from: int | None = None,
         ahead: bool = False,
     ) -> PriceVersion:
-        """`effective_from` in microseconds UTC; None: now. `ahead`: the price of a model that is added later."""
+        """`embedding` None: as input. `effective_from` in microseconds UTC; None: now. `ahead`: the price of a model
+        that is added later."""
         self._writes.lock(connection)
         self._check_multipliers(multipliers)
         if ahead and subject_kind == "model":
@@ -48,6 +50,7 @@ class PriceWrites:
             input=input,
             cached_input=cached_input,
             output=output,
+            embedding=embedding,
             multipliers=self._by_tier(multipliers),
             subject_kind=subject_kind,
             currency=currency,
@@ -65,6 +68,7 @@ class PriceWrites:
         cached_input: int,
         output: int,
         multipliers: Mapping[str, str],
+        embedding: int | None = None,
         subject_kind: SubjectKind = "model",
         currency: str = "USD",
         month: str | None = None,
@@ -79,7 +83,9 @@ class PriceWrites:
             subject=subject,
             subject_kind=subject_kind,
             currency=currency,
-            tiers=prices.by_tier(UnitPrices(input, cached_input, output), self._by_tier(multipliers)),
+            tiers=prices.by_tier(
+                prices.unit_prices(input, cached_input, output, embedding), self._by_tier(multipliers)
+            ),
             tenant_id=None if tenant is None else self._writes.tenant(connection, tenant).id,
         )
 

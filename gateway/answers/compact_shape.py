@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from gateway.answers.responses_shape import KEEP_ALIVE, usage_data
-from gateway.errors import ApiError, encode
+from gateway.answers.responses_shape import usage_data
+from gateway.answers.whole_shape import WholeShape
+from gateway.errors import encode
 from gateway.generation.answer import Answer, TextPiece
 from gateway.generation.inflight import InFlight
 from gateway.tools.parts import ContentDelta
 from gateway.tools.sealed_reasoning import SUMMARY
 
 
-class CompactShape:
-    """Implements `gateway.answers.sse.Shape`. It is never streamed."""
+class CompactShape(WholeShape):
+    """Implements `gateway.answers.sse.Shape`."""
 
-    keep_alive = KEEP_ALIVE
     has_logprobs = False
 
     def __init__(self, request: InFlight) -> None:
@@ -41,21 +41,6 @@ class CompactShape:
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         yield self.render_body(answer)
-
-    def opening(self) -> bytes:
-        raise NotImplementedError
-
-    def piece(self, piece: TextPiece) -> bytes:
-        raise NotImplementedError
-
-    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
-        raise NotImplementedError
-
-    def closing(self, answer: Answer) -> bytes:
-        raise NotImplementedError
-
-    def failure(self, error: ApiError) -> bytes:
-        raise NotImplementedError
 
 
 def _text(piece: TextPiece) -> str:

@@ -42,7 +42,7 @@ class Shape(Protocol):
         ...
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
-        """The body with logprobs, in parts that are encoded lazily."""
+        """The body with logprobs or vectors, in parts that are encoded lazily; b"" for a part that is only computed."""
         ...
 
     def opening(self) -> bytes:
@@ -141,7 +141,8 @@ class WholeAnswer:
         headers = [*JSON_HEADERS, *answer_headers(self._answer), *self._admission.headers()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in piecewise(self._shape.whole_parts(self._answer)):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if part:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -15,6 +15,8 @@ from gateway.api.compact_wire import parse_compact
 from gateway.api.completions_wire import parse_completion
 from gateway.api.generation_request import GenerationRequest
 from gateway.api.messages_wire import parse_count, parse_messages
+from gateway.api.pooling.embeddings_wire import parse_embeddings
+from gateway.api.pooling.rerank_wire import parse_rerank, parse_score
 from gateway.api.responses_wire import parse_response
 from gateway.api.tokenize_wire import parse_detokenize, parse_tokenize
 from gateway.api.unknown_fields import UnknownFields
@@ -67,10 +69,15 @@ def _read_tokenize(body: bytes, unknown: UnknownFields) -> ParsedBody:
 
 # Kinds whose bodies may have lists of ids, with the field that has them.
 _ID_FIELDS = {"completions": "prompt", "detokenize": "tokens"}
+# Kinds without a conversation, whose inputs may have more ids together than any context: the body's size limits them.
+_MANY_INPUTS_KINDS = ("embeddings", "rerank", "score")
 _INPUT_KINDS = ("responses", "compact")  # their conversation is `input`
 _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
+    "embeddings": lambda body, unknown: ParsedBody(parse_embeddings(body, unknown).generation_request()),
+    "rerank": lambda body, unknown: ParsedBody(parse_rerank(body, unknown).generation_request()),
+    "score": lambda body, unknown: ParsedBody(parse_score(body, unknown).generation_request()),
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "responses": lambda body, unknown: ParsedBody(parse_response(body, unknown).to_generation()),
     "compact": lambda body, unknown: ParsedBody(parse_compact(body, unknown).summary_request()),
@@ -107,6 +114,8 @@ def has_few_values(body: bytes) -> bool:
 def check_body(kind: str, body: bytes, context_tokens: int) -> None:
     """Refuse a body of `kind` with more messages or ids than any model takes, before it is parsed. Raises
     InvalidRequest, ContextLengthExceeded."""
+    if kind in _MANY_INPUTS_KINDS:
+        return
     if (field := _ID_FIELDS.get(kind)) is not None:
         check_id_count(body, context_tokens, field)
     else:

@@ -28,13 +28,11 @@ INSTEAD = {
 }
 # Why nothing can be used instead, by the first part of the path below /v1.
 ABSENT = {
-    "embeddings": "embeddings are not made",
     "images": "images are not made",
     "videos": "videos are not made",
     "audio": "audio is neither read nor made",
     "realtime": "audio is neither read nor made",
     "moderations": "nothing is moderated",
-    "rerank": "nothing is ranked",
     "vector_stores": "files are stored for batches alone",
     "containers": "files are stored for batches alone",
     "fine_tuning": "nothing is trained; an operator registers adapters",
@@ -42,8 +40,8 @@ ABSENT = {
     "evals": "nothing is evaluated",
 }
 SERVED = (
-    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/tokenize, /v1/detokenize and "
-    "/v1/files, and GET /v1/models, /v1/usage, /v1/budget and /health"
+    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score, "
+    "/v1/tokenize, /v1/detokenize and /v1/files, and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")
@@ -57,6 +55,8 @@ _NAMES = (
     "usage",
     "budget",
     "embeddings",
+    "rerank",
+    "score",
     "responses",
     "conversations",
     "files",

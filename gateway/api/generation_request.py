@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from billing.accounts.prices import Operation
 from engine.protocol.frames import Sampling
 from gateway.api.sampling import TextRules
 from gateway.tools.definitions import ReasoningRequest, Tooling, ToolSpec
@@ -47,6 +48,18 @@ class LargeBody(msgspec.Struct, frozen=True):
     ignore_unknown: bool = False  # unknown fields of `body` are ignored
 
 
+class EmbeddingFormat(msgspec.Struct, frozen=True):
+    """What an answer shows of the prompts' vectors. `dimensions`: the first numbers of each, normalised again; None:
+    all. `queries`: of the prompts, the first ones, which the others are compared with. `top_n`: comparisons shown.
+    `shows_texts`: beside each comparison its text."""
+
+    dimensions: int | None = None
+    base64: bool = False
+    queries: int = 1
+    top_n: int = 0
+    shows_texts: bool = False
+
+
 class GenerationRequest(msgspec.Struct, frozen=True):
     """`n` texts of each prompt; text j of prompt i is choice i × n + j."""
 
@@ -72,6 +85,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     has_sealed: bool = False  # a message has encrypted reasoning
     seals_reasoning: bool = False  # the answer has its reasoning encrypted as well
     background: bool = False  # generated without a waiting client; the answer is stored
+    embedding: EmbeddingFormat | None = None  # set if a vector of each prompt is made, and no text
     repeated: bytes = b""  # members of the answer's JSON object that repeat the request, without braces
 
     @property
@@ -83,6 +97,11 @@ class GenerationRequest(msgspec.Struct, frozen=True):
         if self.rules.stop_ids:
             return "stop_token_ids"
         return "logit_bias" if self.sampling.logit_bias else None
+
+    @property
+    def operation(self) -> Operation:
+        """What the ledger books the request as."""
+        return "text" if self.embedding is None else "embedding"
 
     @property
     def is_completion(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.answers.chat_shape import ChatShape
 from gateway.answers.completions_shape import CompletionShape
+from gateway.answers.embeddings_shape import EmbeddingsShape
 from gateway.answers.messages_shape import MessageShape
 from gateway.answers.responses_shape import ResponseShape
 from gateway.answers.sse import Shape
@@ -34,6 +35,7 @@ ENDPOINTS = {
     "/v1/chat/completions": BatchEndpoint("chat", lambda request: ChatShape(request, False)),
     "/v1/completions": BatchEndpoint("completions", lambda request: CompletionShape(request, False)),
     "/v1/responses": BatchEndpoint("responses", ResponseShape, is_large=True),
+    "/v1/embeddings": BatchEndpoint("embeddings", EmbeddingsShape),
     "/v1/messages": BatchEndpoint("messages", MessageShape, is_large=True, error_of=anthropic_error),
 }
 # Of these, the endpoints that a batch of OpenAI's API may name.

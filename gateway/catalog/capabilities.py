@@ -6,9 +6,11 @@ A client may rely on a capability that is true: a request that uses it is not re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from engine.protocol.frames import Pooling
 
 if TYPE_CHECKING:
     from gateway.catalog.served_models import ServedModel
@@ -16,18 +18,31 @@ if TYPE_CHECKING:
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`tools`: calls of tools, in chat completions and messages. `reasoning`: reasoning apart from the answer.
-    `structured_outputs`: answers of a JSON Schema."""
+    `structured_outputs`: answers of a JSON Schema. `embeddings`: vectors, and scores, which are cosines of vectors."""
 
     tools: bool = False
     reasoning: bool = False
     structured_outputs: bool = False
+    embeddings: bool = False
+
+
+class EmbeddingProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """`pooling`: whether a vector is the last token's hidden state, or the mean over all tokens. `dimensions`: its
+    numbers. `scores`: how /v1/rerank and /v1/score compare two texts: by the cosine of their vectors."""
+
+    pooling: Pooling
+    dimensions: int
+    scores: Literal["cosine"] = "cosine"
 
 
 def capabilities(model: ServedModel) -> ModelCapabilities:
     """The capabilities of a base model, which its adapters share."""
     dialect = model.dialect
     return ModelCapabilities(
-        tools=dialect.format is not None, reasoning=dialect.reasoning is not None, structured_outputs=True
+        tools=dialect.format is not None,
+        reasoning=dialect.reasoning is not None,
+        structured_outputs=True,
+        embeddings=model.pooling is not None,
     )
 
 

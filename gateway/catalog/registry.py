@@ -19,7 +19,7 @@ from adapters.files.spec import BaseShape
 from billing.database import Database
 from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests, live_versions
 from gateway.catalog.base_models import BaseModel
-from gateway.catalog.capabilities import ModelCapabilities
+from gateway.catalog.capabilities import EmbeddingProperties, ModelCapabilities
 from gateway.config.settings import split_version
 from gateway.errors import ModelNotFound, ModelUnavailable
 
@@ -45,6 +45,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # unread.
     capabilities: ModelCapabilities | None = None
     max_model_len: int | None = None  # tokens of the longest context; null while the engine is unavailable
+    embedding: EmbeddingProperties | None = None  # null for a model that makes no embeddings, and without an engine
 
 
 class ServedName(msgspec.Struct, frozen=True):

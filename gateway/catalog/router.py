@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from billing.database import Database
 from gateway.access.callers import Caller
 from gateway.catalog import aliases as alias_rows
 from gateway.catalog.aliases import Alias
-from gateway.catalog.capabilities import ModelCapabilities, common_capabilities
+from gateway.catalog.capabilities import EmbeddingProperties, ModelCapabilities, common_capabilities
 from gateway.catalog.registry import OWNER, ModelCard, ModelTarget, Registry
 from gateway.config.file import Config
 from gateway.config.settings import TargetSection, split_version
@@ -41,6 +42,22 @@ class Route(msgspec.Struct, frozen=True):
     is_pinned: bool = False
 
 
+class EngineModels(Protocol):
+    """What the engines report of the base models."""
+
+    def served(self) -> frozenset[str]:
+        """Names of the base models that could be served now."""
+        ...
+
+    def context_tokens(self, model: str) -> int | None:
+        """The longest context of a base model; None before an engine has reported it."""
+        ...
+
+    def embedding(self, model: str) -> EmbeddingProperties | None:
+        """Of a base model's embeddings; None: it makes none, or no engine has it."""
+        ...
+
+
 class Router:
     """One per gateway process."""
 
@@ -49,20 +66,17 @@ class Router:
         config: Config,
         database: Database,
         registry: Registry,
-        served: Callable[[], frozenset[str]],
         now_s: Callable[[], float],
-        context_tokens: Callable[[str], int | None],
+        engine_models: EngineModels,
         capabilities: Callable[[str], ModelCapabilities | None],
     ) -> None:
-        """`served`: returns the names of the base models that the engine serves now. `now_s`: the database's clock.
-        `context_tokens`: returns the longest context of a base model; None before an engine has reported it.
-        `capabilities`: returns a base model's capabilities; None while it is not served."""
+        """`now_s`: the database's clock. `capabilities`: returns a base model's capabilities; None while it is not
+        served."""
         self._config = config
         self._database = database
         self._registry = registry
-        self._served = served
         self._now_s = now_s
-        self._context_tokens = context_tokens
+        self._engine_models = engine_models
         self._capabilities = capabilities
         self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
         self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of the models in cheapest aliases, latest first
@@ -98,7 +112,7 @@ class Router:
         among = tuple([target for _, target in parts])
         if alias.cheapest and caller.cheapest:
             return Route(among, among, alias)
-        served = self._served()
+        served = self._engine_models.served()
         # If no model is served, one is still chosen, so that the caller gets its refusal.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
@@ -190,21 +204,27 @@ class Router:
         created = alias.created_at
         if created is None:  # an alias of laneway.toml has no date: use its first model's
             created = self._registry.created(models[0])
-        known = [context for model in models if (context := self._context_tokens(model)) is not None]
-        found = [can for model in models if (can := self._capabilities(model)) is not None]
+        known = [context for model in models if (context := self._engine_models.context_tokens(model)) is not None]
+        can = common_capabilities([one for model in models if (one := self._capabilities(model)) is not None])
+        if len(models) > 1:  # embeddings of several models cannot be compared: such a request is refused
+            can = msgspec.structs.replace(can, embeddings=False)
         return ModelCard(
             id=name,
             created=created,
             owned_by=OWNER,
-            capabilities=common_capabilities(found),
+            capabilities=can,
             max_model_len=min(known, default=None),
+            embedding=self._engine_models.embedding(models[0]) if len(models) == 1 else None,
         )
 
     def _with_model(self, card: ModelCard) -> ModelCard:
         """The card with what its base model can do."""
         model = card.parent or card.id
         return msgspec.structs.replace(
-            card, max_model_len=self._context_tokens(model), capabilities=self._capabilities(model)
+            card,
+            max_model_len=self._engine_models.context_tokens(model),
+            capabilities=self._capabilities(model),
+            embedding=self._engine_models.embedding(model),
         )
 
 

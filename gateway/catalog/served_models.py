@@ -16,11 +16,13 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
+from engine.protocol.frames import Pooling
 from engine.text.tokenizer import Tokenizer
 from gateway.catalog.base_models import BaseModel, configured, list_models
 from gateway.catalog.capabilities import ModelCapabilities, capabilities
 from gateway.catalog.registry import Registry, ServedName
 from gateway.config.file import Config
+from gateway.config.settings import ModelSection
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 
 VOCABULARY_FILES = ("tokenizer.json",)
@@ -42,6 +44,7 @@ class ServedModel:
     created: int  # Unix seconds
     dialect: ModelDialect = PLAIN_DIALECT
     tools: str | None = None  # of its section in laneway.toml
+    pooling: Pooling | None = "last"  # of its embeddings; None: it makes none
 
 
 class ModelFiles:
@@ -174,12 +177,20 @@ class ServedModels:
                     created=files.created,
                     dialect=files.dialect(tools),
                     tools=tools,
+                    pooling=_pooling(section),
                 )
             if files is not None or refused is not None:
                 names.append(ServedName(model, 0 if files is None else files.created, refused))
         self.served.clear()
         self.served.update(served)
         self._registry.serve(names)
+
+
+def _pooling(section: ModelSection | None) -> Pooling | None:
+    """`section`: of a model in laneway.toml; None: the model was added by an operator."""
+    if section is None:
+        return "last"
+    return None if section.pooling == "none" else section.pooling
 
 
 def _digest(directory: Path, names: Sequence[str]) -> str:

@@ -16,11 +16,11 @@ from gateway.admin.writes import tenant_of
 from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import base_models, read, sentence, write
+from gateway.commands.database import base_models, read, sentence, show_named_rows, write
 from gateway.uploads.staged import StagedAdapter, base_for, stage_directory
 from gateway.views.accounts import AddedAdapterView
 
-COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
+COLUMNS = ("name", "tenant", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
 VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes", "created_at", "digest", "warnings")
 DIGEST_CHARS_SHOWN = 12
 
@@ -103,7 +103,8 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
         found = adapters.list_adapters(connection, active=True)
         return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
 
-    show_rows([_shown(adapter, as_json) for adapter in read(console, query)], COLUMNS, as_json=as_json)
+    rows = [_shown(adapter, as_json) for adapter in read(console, query)]
+    show_named_rows(console, rows, COLUMNS, {"tenant": "tenant_id", "shared": "shared"}, as_json=as_json)
 
 
 @adapters_group.command("versions")

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import alerts, webhooks
+from billing.accounts.prices import format_picos
 from billing.accounts.webhooks import BUDGETS, EVENTS, FORMATS
 from billing.clock import SECOND
 from gateway.access import audit_chain, audit_log
@@ -17,16 +18,17 @@ from gateway.access.audit_chain import CheckpointSigner
 from gateway.access.deployment_secret import WrongSecret
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row, show_rows
-from gateway.commands.database import read, write
+from gateway.commands.database import currencies_of, read, show_named_rows, write
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
 from gateway.upkeep import problem_events
 from gateway.upkeep.retention import read_checkpoints, since_restores
 from gateway.views.accounts import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
+from gateway.views.names import known_names
 
-ALERT_COLUMNS = ("crossed_at", "scope", "scope_id", "unit", "period", "threshold", "used", "limit_amount", "told")
+ALERT_COLUMNS = ("crossed_at", "tenant", "scope", "of", "unit", "period", "threshold", "used", "limit_amount", "told")
 PROBLEM_COLUMNS = ("occurred_at", "type", "part", "status", "detail", "told", "last_error")
-AUDIT_COLUMNS = ("when_at", "actor", "action", "object_id", "tenant_id", "changed")
+AUDIT_COLUMNS = ("when_at", "actor", "action", "object", "tenant", "changed")
 VALUE_CHARS_MAX = 40
 EXIT_UNSOUND = 1
 
@@ -89,7 +91,8 @@ def add_command(
 def list_command(console: Console, as_json: bool) -> None:
     """Webhooks, oldest first, without their secrets."""
     rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.listing)]
-    show_rows(rows, ("id", "tenant_id", "format", "events", "created_at", "url"), as_json=as_json)
+    columns = ("id", "tenant", "format", "events", "created_at", "url")
+    show_named_rows(console, rows, columns, {"tenant": "tenant_id"}, as_json=as_json)
 
 
 @webhooks_group.command("remove")
@@ -110,17 +113,22 @@ def remove_command(console: Console, webhook_id: str) -> None:
 def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bool) -> None:
     """Thresholds that were reached, newest first, each with the number of webhooks that received the alert."""
 
-    def query(connection: sa.Connection) -> list[ListedAlertView]:
+    def query(connection: sa.Connection) -> tuple[list[ListedAlertView], dict[str, str]]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         found = alerts.listing(connection, tenant_id=tenant_id, limit=limit)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found])
-        return [ListedAlertView.with_deliveries(alert, deliveries[alert.id]) for alert in found]
+        views = [ListedAlertView.with_deliveries(alert, deliveries[alert.id]) for alert in found]
+        return views, currencies_of(connection)
 
+    found, currencies = read(console, query)
     rows = []
-    for alert in read(console, query):
+    for alert in found:
         delivered = sum(delivery.state == "delivered" for delivery in alert.deliveries)
-        rows.append({**msgspec.to_builtins(alert), "told": f"{delivered} of {len(alert.deliveries)}"})
-    show_rows(rows, ALERT_COLUMNS, as_json=as_json)
+        row = msgspec.to_builtins(alert) | {"told": f"{delivered} of {len(alert.deliveries)}"}
+        if not as_json and alert.unit == "money":
+            row |= {name: format_picos(row[name], currencies[alert.tenant_id]) for name in ("used", "limit_amount")}
+        rows.append(row)
+    show_named_rows(console, rows, ALERT_COLUMNS, {"tenant": "tenant_id", "of": "scope_id"}, as_json=as_json)
 
 
 @webhooks_group.command("problems")
@@ -168,7 +176,7 @@ def audit_group(
     if context.invoked_subcommand is not None:
         return
 
-    def query(connection: sa.Connection) -> list[audit_log.AuditLine]:
+    def query(connection: sa.Connection) -> list[AuditLineView]:
         only = audit_log.AuditFilter(
             tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
             actor=actor,
@@ -177,14 +185,17 @@ def audit_group(
             start=_micros(since),
             end=_micros(until),
         )
-        return audit_log.listing(connection, only, before=before, limit=limit)
+        lines = audit_log.listing(connection, only, before=before, limit=limit)
+        names = known_names(connection, [one for line in lines for one in (line.object_id, line.actor)])
+        return [AuditLineView.of(line, names) for line in lines]
 
-    views = [AuditLineView.of(line) for line in read(console, query)]
+    views = read(console, query)
     if as_json:
         show_rows([msgspec.to_builtins(view) for view in views], (), as_json=True)
         return
     rows = [{**msgspec.to_builtins(view), "when_at": view.at, "changed": changed(view)} for view in views]
-    show_rows(rows, AUDIT_COLUMNS, as_json=False)
+    named = {"tenant": "tenant_id", "object": "object_id", "actor": "actor"}
+    show_named_rows(console, rows, AUDIT_COLUMNS, named, as_json=False)
 
 
 @audit_group.command("verify")

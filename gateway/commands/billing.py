@@ -22,7 +22,6 @@ from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
 from gateway.commands.database import read, sentence, write
 from gateway.commands.money import picos
-from gateway.commands.names import names_of
 from gateway.views.finance import (
     BillingProfileView,
     CorrectionView,
@@ -33,6 +32,7 @@ from gateway.views.finance import (
     ReconciliationView,
     WholeInvoiceView,
 )
+from gateway.views.names import names_of
 
 PERIOD_COLUMNS = ("tenant", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
 INVOICE_COLUMNS = ("number", "tenant", "month", "usage", "corrections", "total", "due", "payment", "id")

@@ -21,7 +21,7 @@ def config_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole configuration as JSON.")
 @pass_console
 def check(console: Console, file: Path | None, as_json: bool) -> None:
-    """Check FILE and report the first error. Default: the file that the other commands would use."""
+    """Check FILE and report all errors. Default: the file that the other commands would use."""
     try:
         config = configuration.load(file or console.file)
     except configuration.ConfigError as error:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import click
 import msgspec
 
-from billing.books import connectors
 from gateway.commands.console import Console, ask, json_option, pass_console, show_row, show_rows, yes_option
 from gateway.commands.database import read, write
 from gateway.views.finance import ConnectorView
 
 COLUMNS = (
-    "name", "gateway_id", "waiting", "waiting_tokens", "lag_s", "sent_tokens", "stuck", "without_account", "sent_at",
-    "last_error",
+    "name", "kind", "gateway_id", "waiting", "waiting_tokens", "lag_s", "sent_tokens", "retrying", "next_attempt_at",
+    "stuck", "without_account", "sent_at", "last_error",
 )  # fmt: skip
 
 
@@ -25,14 +24,8 @@ def connectors_group(context: click.Context, as_json: bool) -> None:
         return
     console = context.find_object(Console)
     assert console is not None
-    sections = console.config.connectors
-    after_s = max((section.after_s for section in sections), default=0.0)
-    accounts = [section.name for section in sections if section.needs_account]
-    found = read(console, lambda c: connectors.states(c, after_s=after_s, needs_account=accounts))
-    rows = [msgspec.to_builtins(ConnectorView.of(state)) for state in found]
-    idle = dict.fromkeys(("waiting", "waiting_tokens", "lag_s", "sent_tokens", "stuck", "without_account"), 0)
-    known = {row["name"] for row in rows}
-    rows += [{"name": section.name, **idle} for section in sections if section.name not in known]
+    found = read(console, lambda c: ConnectorView.read_all(c, console.config.connectors))
+    rows = [msgspec.to_builtins(view) for view in found]
     show_rows(rows, COLUMNS, as_json=as_json)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,13 +10,15 @@ import click
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
+from billing.tables import tenants
 from gateway.admin.refusals import REFUSALS
 from gateway.catalog.base_models import BaseModel, active_models, configured
-from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
+from gateway.commands.console import CHECKOUT_FILE, Console, Row, checkout_config, fail, pass_console, show_rows
 from gateway.config.file import Config
 from gateway.config.settings import safe_url
 from gateway.host.migrate import upgrade
 from gateway.host.supervisor import CannotStart
+from gateway.views.names import names_of
 
 T = TypeVar("T")
 
@@ -44,6 +46,32 @@ def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
 
 def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
     return with_database(console.config, lambda database: database.read_sync(query))
+
+
+def currencies_of(connection: sa.Connection) -> dict[str, str]:
+    """The currencies of all tenants by id."""
+    return {row.id: row.currency for row in connection.execute(sa.select(tenants.c.id, tenants.c.currency))}
+
+
+def show_named_rows(
+    console: Console, rows: Sequence[Row], columns: Sequence[str], named: Mapping[str, str], *, as_json: bool
+) -> None:
+    """As `show_rows`. The table has names in place of ids: `named` maps a column to the field with the id, or the ids,
+    of a tenant, project, key or adapter."""
+    if not as_json:
+        ids = [one for row in rows for field in named.values() for one in _ids(row[field])]
+        names = read(console, lambda connection: names_of(connection, ids))
+        rows = [
+            {**row, **{column: [names[one] for one in _ids(row[field])] for column, field in named.items()}}
+            for row in rows
+        ]
+    show_rows(rows, columns, as_json=as_json)
+
+
+def _ids(value: object) -> list[str]:
+    if value is None:
+        return []
+    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def base_models(console: Console) -> list[BaseModel]:

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 import gateway as package
 from adapters.files.store import AdapterStore
 from billing.accounts import budgets, prices, tenants
-from billing.accounts.prices import PICOS_PER_UNIT, UnitPrices
+from billing.accounts.prices import PICOS_PER_UNIT, unit_prices
 from billing.accounts.tenants import Tenant
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import keys
@@ -50,9 +50,9 @@ TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 # Owning tenants of example adapters; the others are shared with everyone.
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
 # For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
-PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
+PRICES = unit_prices(input=100_000, cached_input=50_000, output=400_000)
 # The price of a smaller model: a tenth.
-OWN_PRICES = {OWN_MODEL: UnitPrices(input=10_000, cached_input=5_000, output=40_000)}
+OWN_PRICES = {OWN_MODEL: unit_prices(input=10_000, cached_input=5_000, output=40_000)}
 MULTIPLIERS = {"premium": "3", "batch": "0.5"}
 # The question in the curl line of a model that cannot answer the usual one.
 QUESTIONS = {OWN_MODEL: "Who are you?"}

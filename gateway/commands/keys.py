@@ -15,8 +15,8 @@ from gateway.access.roles import ROLES, Role
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.commands.names import names_of
 from gateway.views.accounts import NewKeyView
+from gateway.views.names import names_of
 
 COLUMNS = (
     "id",

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.commands.names import names_of
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
 from gateway.limits.overrides import NAMES, LimitsChange, OwnLimits
+from gateway.views.names import names_of
 
 Count = click.IntRange(1, LIMIT_MAX)
 

@@ -19,17 +19,16 @@ from billing.accounts.prices import PICOS_MAX, PriceVersion, SubjectKind, format
 from billing.clock import Period, from_datetime
 from billing.errors import InvalidValue
 from billing.lists import LIMIT_MAX, ListQuery
-from billing.tables import tenants
 from gateway.access.end_users import EndUserDigests
 from gateway.access.sealed_values import ValueUnreadable
 from gateway.admin.budgets import budget_state, end_user_states
 from gateway.admin.writes import Actor, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, write
-from gateway.commands.names import names_of
+from gateway.commands.database import currencies_of, read, write
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import ServerSecrets, read_server_secrets
 from gateway.views.accounts import BudgetView, EndUserView, PriceView
+from gateway.views.names import names_of
 
 MILLION = 10**6
 PERIODS = ("day", "month", "total")
@@ -84,6 +83,12 @@ def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="For a million completion tokens.",
         ),
         click.option(
+            "--embedding",
+            metavar="AMOUNT",
+            callback=picos(MILLION),
+            help="For a million prompt tokens of embeddings. Default: as --input.",
+        ),
+        click.option(
             "--cached-input",
             metavar="AMOUNT",
             callback=picos(MILLION),
@@ -108,6 +113,7 @@ def _price(
     input_: int,
     cached_input: int | None,
     output: int,
+    embedding: int | None,
     multipliers: tuple[str, ...],
     adapter: bool,
     currency: str,
@@ -118,6 +124,7 @@ def _price(
         "input": input_,
         "cached_input": input_ if cached_input is None else cached_input,
         "output": output,
+        "embedding": embedding,
         "multipliers": dict(_pair(text) for text in multipliers),
         "subject_kind": kind,
         "currency": currency,
@@ -277,9 +284,7 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         found = budgets.states(connection, tenant_id=tenant_id)
         ids = [one for state in found for one in (state.budget.tenant_id, state.budget.scope_id)]
-        rows = connection.execute(sa.select(tenants.c.id, tenants.c.currency))
-        currencies = {row.id: row.currency for row in rows}
-        return found, names_of(connection, ids), currencies
+        return found, names_of(connection, ids), currencies_of(connection)
 
     found, names, currencies = read(console, query)
     rows: list[dict[str, Any]] = [msgspec.to_builtins(BudgetView.of(state)) for state in found]
@@ -304,24 +309,31 @@ def _budget_cells(row: dict[str, Any], names: dict[str | None, str], currencies:
 @json_option
 @pass_console
 def end_users_command(console: Console, budget_id: str, name: str | None, limit: int, as_json: bool) -> None:
-    """The end users of the budget BUDGET_ID, made with --per-end-user, the most used first. Money is in picos."""
+    """The end users of the budget BUDGET_ID, made with --per-end-user, the most used first. JSON has money in picos."""
     wanted = ListQuery(sort="-used", limit=limit)
     digests = None if name is None else EndUserDigests(_secrets(console))
 
-    def query(connection: Any) -> list[EndUserState]:
+    def query(connection: Any) -> tuple[list[EndUserState], str | None]:
+        budget = budgets.get(connection, budget_id)
+        money = budget is not None and budget.unit == "money"
+        currency = currencies_of(connection)[budget.tenant_id] if budget is not None and money else None
         digest_in = None
         if digests is not None and name is not None:
             if not digests.load_key(connection):  # no gateway has started: no request has named an end user
-                return []
+                return [], currency
             digest_in = functools.partial(digests.digest, name=name)
-        return end_user_states(connection, Actor("cli"), budget_id, wanted, digest_in).items
+        return end_user_states(connection, Actor("cli"), budget_id, wanted, digest_in).items, currency
 
     columns = ("id", "limit_amount", "used", "held", "left", "shared", "created_at", "resets_at")
     try:
-        found = read(console, query)
+        found, currency = read(console, query)
     except ValueUnreadable:
         fail("the key of end users' names was encrypted with another secret than gateway.secret_file")
-    show_rows([msgspec.to_builtins(EndUserView.of(state)) for state in found], columns, as_json=as_json)
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(EndUserView.of(state)) for state in found]
+    if currency is not None and not as_json:
+        amounts = ("limit_amount", "used", "held", "left")
+        rows = [row | {amount: format_picos(row[amount], currency) for amount in amounts} for row in rows]
+    show_rows(rows, columns, as_json=as_json)
 
 
 def _secrets(console: Console) -> ServerSecrets:

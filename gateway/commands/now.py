@@ -21,11 +21,11 @@ from billing.proofs import reconcile
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, json_option, pass_console, show_json, show_row, show_rows
 from gateway.commands.database import read
-from gateway.commands.names import names_of
 from gateway.generation import first_tokens
 from gateway.generation.endings import Outcome
 from gateway.tables import problems
 from gateway.views import request_errors
+from gateway.views.names import names_of
 from gateway.views.request_errors import RequestQuery
 from gateway.views.requests import RequestView, WholeRequestView, whole_request
 from gateway.views.tiers import WINDOWS_S, TierView, tier_view
@@ -34,7 +34,7 @@ REQUEST_COLUMNS = (
     *("ended_at", "tenant", "key", "model", "tier", "ending", "prompt_tokens", "completion_tokens", "cost"),
     *("ttft_s", "duration_s", "request_id"),
 )
-USAGE_COLUMNS = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "cost")
+USAGE_COLUMNS = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "embedding_tokens", "cost")
 TIER_COLUMNS = ("tier", "service_tier", "window", "requests", "within_target", "ttft_p50_ms", "ttft_p99_ms", "refused")
 LISTED_MAX = 1000
 EXIT_UNSOUND = 1

@@ -8,10 +8,10 @@ import msgspec
 from billing.clock import SECOND
 from billing.lists import LIMIT_MAX, ListQuery
 from gateway.access import people
-from gateway.commands.console import Console, json_option, pass_console, show_rows
-from gateway.commands.database import read
+from gateway.commands.console import Console, json_option, pass_console
+from gateway.commands.database import read, show_named_rows
 
-COLUMNS = ("id", "role", "tenant_id", "email", "signed_in_at", "subject", "name")
+COLUMNS = ("id", "role", "tenant", "email", "signed_in_at", "subject", "name")
 
 
 @click.group("people")
@@ -30,4 +30,4 @@ def list_command(console: Console, search: str | None, limit: int, as_json: bool
     rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.found(c, query)).items]
     for row in rows:
         row |= {name: row[name] // SECOND for name in ("created_at", "signed_in_at")}
-    show_rows(rows, COLUMNS, as_json=as_json)
+    show_named_rows(console, rows, COLUMNS, {"tenant": "tenant_id"}, as_json=as_json)

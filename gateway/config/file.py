@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Meta
 
 import gateway as package
-from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.tls import CertificateFiles
 from gateway.config.batches_settings import BatchesSection
 from gateway.config.billing_settings import BillingSection, ConnectorSection
+from gateway.config.every_fault import find_faults
 from gateway.config.files_settings import FilesSection
 from gateway.config.private_files import close_file, make_private, write_private
 from gateway.config.settings import (
@@ -65,7 +65,7 @@ NOT_OF_ENGINE_FILE = ("socket", "listen", "lease_s", "streams_max", "still_s_max
 
 
 class ConfigError(Exception):
-    """The configuration is invalid; the message names the field and the limit."""
+    """The configuration is invalid. The message has one line for each fault, with the field and the limit."""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -305,7 +305,8 @@ def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> C
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source}: not TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_named(str(error))}") from error
+        faults = find_faults(Config, settings)
+        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from error
     return _resolved(_overridden(config, environ), base.absolute())
 
 
@@ -314,18 +315,6 @@ def _check_removed(settings: Mapping[str, Any], source: str) -> None:
         section, _, name = path.partition(".")
         if isinstance(found := settings.get(section), dict) and name in found:
             raise ConfigError(f"{source}: {path} was removed; {advice}")
-
-
-def _named(message: str) -> str:
-    """Rewrite msgspec's "… - at `$.gateway.port`" as "gateway.port: …"; name the allowed words of a wrong one."""
-    text, _, at = message.rpartition(" - at `$")
-    if not text:
-        return message
-    path = at.rstrip("`").lstrip(".")
-    if text.startswith(WRONG_WORD):
-        text += name_allowed_words(Config, path)
-    path = path.replace("[...]", "")
-    return f"{path}: {text}" if path else text
 
 
 def _overridden(config: Config, environ: Mapping[str, str]) -> Config:

@@ -58,6 +58,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     secret_file: str = ""  # empty: <data_dir>/server.secret
     models_dir: str = ""  # empty: <data_dir>/models
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
+    embedding_tokens_max: Annotated[int, Meta(ge=1, le=2**24)] = 300_000  # of all inputs of one request
     # Of /v1/messages, /v1/responses, and the paths below them.
     messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024
     # Of bodies in the memory of one gateway process: a tenant's, and all.
@@ -251,6 +252,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
     # How the model writes calls of tools. None: what its chat template shows; "none": it is offered no tools.
     tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "mistral_args", "none"] | None = None
+    pooling: Literal["last", "mean", "none"] = "last"  # how hidden states become an embedding; "none": no embeddings
 
 
 # The models of a configuration without [[models]], each from a package that `make run` installs.

@@ -23,6 +23,7 @@ from engine.protocol.frames import (
     Logprobs,
     ModelFailure,
     ModelInfo,
+    Pooling,
     PromptLogprobs,
     RaisedTargets,
     Sampling,
@@ -126,12 +127,14 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str = ""  # requests with an equal key prefer one engine where several are as fast
     resumed: int = 0  # of `prompt_ids`, the last ones: output of another engine, which this engine continues
     attempt: int = 0  # number of the text's submissions before this one
+    pooling: Pooling | None = None  # the stream has a vector of the prompt, and no output
 
 
 class TokenStream(Protocol):
     """One request in flight: output as it arrives, then exactly one ending. It has one reader."""
 
     cached_tokens: int  # of the prompt, known with the first output
+    vector: bytes | None  # of a pooled prompt, known with the ending: little-endian float32, of length 1
 
     @property
     def attempts(self) -> Mapping[str, int]:

@@ -195,6 +195,7 @@ class LocalEngine:
                 guide=request.guide,
                 resumed=request.resumed,
                 attempt=request.attempt,
+                pooling=request.pooling,
                 generation=stream,
             )
         except (EngineNotConnected, EngineTooOld, ProtocolError) as error:  # `_translation` costs a microsecond

@@ -189,7 +189,9 @@ class Fleet(MemberGroup):
                 for name, member in self.members.items()
                 if name not in tried and member.engine.ready and not member.draining
             ]
-        serving = [member for member in usable if request.model in member.engine.models] or usable
+        serving = [member for member in usable if member.serves(request)]
+        if not serving and request.pooling is None:
+            serving = usable
         return self.chooser.choose_member(request, serving, self._clock()) if serving else None
 
     def _choose_for(self, stream: FleetStream) -> EngineChoice | None:
@@ -201,7 +203,7 @@ class Fleet(MemberGroup):
             if name not in stream.tried
             and member.usable
             and member.resumes
-            and request.model in member.engine.models
+            and member.serves(request)
             and (not received or (stream.signature and member.signature(request.model) == stream.signature))
         ]
         return self.chooser.choose_member(request, usable, self._clock()) if usable else None
@@ -215,7 +217,7 @@ class Fleet(MemberGroup):
         member.engine.submit(request, stream)
         member.streams += 1
         after_s = self._hedge_after_s.get(request.tier)
-        if after_s is not None and not request.resumed and len(self.members) > 1:
+        if after_s is not None and request.max_tokens and not request.resumed and len(self.members) > 1:
             self._hedges.note_text()
             asyncio.get_running_loop().call_later(after_s, self._hedge_stream, stream)
         if stream.submissions:

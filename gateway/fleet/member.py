@@ -12,7 +12,7 @@ from adapters.files.store import AdapterStore
 from engine.protocol.frames import AttemptTokens, ModelInfo, RaisedTargets
 from gateway.catalog.base_models import BaseModel
 from gateway.engines.adapter_sync import AdapterLoader
-from gateway.engines.engine import ContentSources, Engine
+from gateway.engines.engine import ContentSources, Engine, EngineRequest
 from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import ModelLoader
 from gateway.fleet.confirmations import Confirmations
@@ -94,6 +94,11 @@ class Member:
     def resumes(self) -> bool:
         """Whether its streams may continue on another engine, and another engine's on it."""
         return isinstance(self.engine, LocalEngine)
+
+    def serves(self, request: EngineRequest) -> bool:
+        """It has the request's model and, for a vector, pools it: an engine before protocol version 6 does not."""
+        info = self.engine.models.get(request.model)
+        return info is not None and (request.pooling is None or info.vector_width > 0)
 
     def signature(self, model: str) -> tuple[str, str, str] | None:
         """The values that decide whether this engine continues a text as another engine would: contents of the model,

@@ -56,13 +56,14 @@ class EarlyEnding(msgspec.Struct, frozen=True):
 class AnswerText:
     """One of the answer's texts. Logprobs are held back until the text of their tokens is complete, or the end."""
 
-    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched", "prompt")
+    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched", "prompt", "vector")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish_reason: FinishReason | None = None
         self.matched: str | None = None  # the stop sequence that ended it
         self.prompt: PromptReport | None = None  # if requested, once all of it was reported
+        self.vector: bytes | None = None  # the prompt's, if it is pooled: little-endian float32, of length 1
         self._opened = False
         self._pieces: list[str] = []
         self._parts: list[Part] | None = None

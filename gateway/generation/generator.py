@@ -367,6 +367,7 @@ class Generator:
             stop_ids=request.stop_ids,
             stops=request.rules.stops,
             guide=request.plan.answer.guide,
+            pooling=request.plan.pooling,
         )
         return self._engine.submit(engine_request)
 
@@ -375,7 +376,7 @@ class Generator:
         billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
         request that never ran."""
         record, metrics, made_s = request.line.record, self._metrics, request.line.age_s()
-        operation = names.TEXT_COMPLETION if request.asked.is_completion else names.CHAT
+        operation = _operation_name(request.asked)
         if record.trace_id is not None and request.runs is not None:
             request.line.times.operation, request.line.times.texts = operation, request.runs.times()
         if request.runs is not None:
@@ -497,3 +498,10 @@ class Generator:
         for owner in left:
             owner.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+def _operation_name(asked: GenerationRequest) -> str:
+    """For traces and metrics."""
+    if asked.embedding is not None:
+        return names.EMBEDDINGS
+    return names.TEXT_COMPLETION if asked.is_completion else names.CHAT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from billing.ledger.messages import LineOutput
-from engine.protocol.frames import Sampling
+from engine.protocol.frames import Pooling, Sampling
 from gateway.access.callers import Caller
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import TextRules
@@ -37,6 +37,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     max_tokens: int  # of each text, as requested; the hold may grant fewer
     stop_ids: list[int]
     answer: AnswerPlan = PLAIN
+    pooling: Pooling | None = None  # set if a vector of each prompt is made
 
     @property
     def prompt_tokens(self) -> int:

@@ -27,6 +27,8 @@ from gateway.api.bodies import (
 )
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
+from gateway.catalog.capabilities import EmbeddingProperties
+from gateway.catalog.pooling import check_embedded_tokens, check_pooling, embedding_properties
 from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
@@ -93,6 +95,7 @@ class RequestPlanner:
         self._engine = engine
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
+        self._embedding_tokens_max = config.gateway.embedding_tokens_max
         self._whitespace_max = config.gateway.json_whitespace_max
         self._counter = PromptCounter(large_work)
         # By digest of a checked grammar: the tools that it must not follow; empty: it is served.
@@ -112,6 +115,10 @@ class RequestPlanner:
         """The longest context of a base model; None while the engine does not have the model."""
         info = self._engine.models.get(model)
         return None if info is None else info.context_tokens
+
+    def embedding(self, model: str) -> EmbeddingProperties | None:
+        """Of a base model's embeddings; None: it makes none, or no engine has it."""
+        return embedding_properties(self._models.get(model), self._engine.models.get(model))
 
     def one_vocabulary(self, targets: Sequence[ModelTarget]) -> bool:
         """Whether an id means the same token to all of them. False if the files of one could not be read."""
@@ -155,6 +162,7 @@ class RequestPlanner:
         _check_alternatives(asked, asked.answer_tokens_min, 0)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         check_tools(model, asked.tooling)
+        pooling = None if asked.embedding is None else check_pooling(model, info, asked.embedding)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if asked.has_sealed:  # opened for one model
             encoding = (f"{model.encoding} {info.digest}", info.vocab_size)
@@ -162,6 +170,8 @@ class RequestPlanner:
             known[encoding] = await self._count_prompts(caller, model, info, asked)
         prompts = known[encoding]
         prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
+        if pooling is not None:
+            check_embedded_tokens(asked, prompt_tokens, self._embedding_tokens_max)
         _check_alternatives(asked, asked.answer_tokens_min, prompt_tokens)
         answer = await self._plan_answer(caller, model, info, asked.tooling, prompts[0].ids)
         return RequestPlan(
@@ -173,6 +183,7 @@ class RequestPlanner:
             max_tokens=_bound(caller, model, info, asked, prompts),
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
             answer=answer,
+            pooling=pooling,
         )
 
     async def _plan_answer(
@@ -261,7 +272,7 @@ class RequestPlanner:
             window,
             asked.prompts,
             tenant=_tenant(caller),
-            echo=asked.echo,
+            echo=asked.echo or (asked.embedding is not None and asked.embedding.shows_texts),
             dialect=model.dialect,
             tools=model.tools,
             reader=ReasoningReader(self.reasoning_keys(caller), info.digest) if asked.has_sealed else None,

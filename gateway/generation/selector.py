@@ -28,8 +28,9 @@ class Selector:
         self._metrics = metrics
 
     def route(self, caller: Caller, asked: GenerationRequest, line: RequestLine, target: str | None = None) -> Route:
-        """`target`: the only one that may serve the request; None: any for which the name stands. Raises ModelNotFound,
-        and InvalidRequest for ids that mean different tokens to the models of the name."""
+        """`target`: the only model that may serve the request; None: any model for which the name stands. Raises
+        ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name, or for
+        embeddings of several models."""
         if target is not None:
             return self._router.pinned(caller, asked.model, target)
         route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
@@ -38,6 +39,12 @@ class Selector:
                 f"{field!r} has token ids, and {asked.model!r} stands for models with different vocabularies, to which "
                 f"they are different words. Name one of them as 'model': {', '.join(one.name for one in route.among)}.",
                 param=field,
+            )
+        if asked.embedding is not None and len(route.among) > 1:
+            raise errors.InvalidRequest(
+                f"{asked.model!r} stands for several models, whose embeddings cannot be compared. Name one of them as "
+                f"'model': {', '.join(one.name for one in route.among)}.",
+                param="model",
             )
         return route
 
@@ -83,8 +90,10 @@ class Selector:
     def _fallbacks(
         self, caller: Caller, asked: GenerationRequest, route: Route, first: ModelTarget
     ) -> list[ModelTarget]:
-        """A request with token ids has no fallbacks: the ids belong to one vocabulary."""
-        return [] if asked.ids_in is not None else self._router.fallbacks(caller, route, first)
+        """A request with token ids has no fallbacks: the ids belong to one vocabulary. Embeddings have no fallbacks
+        either: vectors of two models cannot be compared."""
+        one_model = asked.ids_in is not None or asked.embedding is not None
+        return [] if one_model else self._router.fallbacks(caller, route, first)
 
     async def following(
         self,

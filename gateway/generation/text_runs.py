@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,15 +30,17 @@ from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.first_tokens import TokenGaps
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
+from gateway.generation.run_usage import made_by, made_by_all, summed, times_of, token_usage
 from gateway.generation.text import DrawnIds, OutputReader, PromptReport, TextOfIds, TextOfTexts
 from gateway.log import TextTimes
 
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # The output of a text before it is submitted. Nothing is ever pushed into it.
 NO_OUTPUT: OutputReader = TextOfTexts([])
+# Prompts of a request for embeddings that engines have at once: the others wait here, and not in the tier's queue.
+POOLED_AT_ONCE = 32
 # An engine refuses these in ordinary operation.
 EXPECTED_REFUSALS = (RefusalReason.QUEUE_FULL, RefusalReason.TOO_LONG)
-NO_RECOMPUTE = frames.TierRecompute()
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ class TextRuns:
         self._first_token = first_token
         self._failure: TextEnding | None = None
         self._stopped = False
+        # A request for embeddings may have thousands of prompts.
+        self._at_once = asyncio.Semaphore(request.texts if request.plan.pooling is None else POOLED_AT_ONCE)
         each, remainder = divmod(min(granted, request.max_tokens * request.texts), request.texts)
         self.all = [
             TextRun(index, *divmod(index, request.n), max_tokens=each + (index < remainder))
@@ -193,7 +197,7 @@ class TextRuns:
         self.stop()
         for run in self.all:
             if run.end is None:
-                run.end = self._early_ending(run, _token_usage(run))
+                run.end = self._early_ending(run, token_usage(run))
                 if run.end.error is not None and self._failure is None:
                     self._failure = run.end
         return self._sum_up()
@@ -202,8 +206,8 @@ class TextRuns:
         """The usage of an answer of one text up to the last piece of it."""
         [run] = self.all
         prompt = len(self._request.prompts[run.prompt].ids)
-        cached = min(_token_usage(run).cached_tokens, prompt)
-        return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
+        cached = min(token_usage(run).cached_tokens, prompt)
+        return TokenUsage(prompt, cached, run.shown, engines=made_by(run))
 
     def token_gaps(self) -> tuple[float | None, float | None]:
         """The mean time between the tokens of the slowest text, and the longest pause between two tokens of all texts,
@@ -226,13 +230,14 @@ class TextRuns:
 
     def times(self) -> tuple[TextTimes, ...]:
         """Times of the texts that an engine had, once all have ended."""
-        return tuple([_times_of(run, run.stream) for run in self.all if run.stream is not None])
+        return tuple([times_of(run, run.stream) for run in self.all if run.stream is not None])
 
     async def _after_the_first(self, run: TextRun) -> None:
         first = self.all[run.index - run.number]
         if run is not first:
             await first.started.wait()
-        await self._follow(run)
+        async with self._at_once:
+            await self._follow(run)
 
     async def _follow(self, run: TextRun) -> None:
         """Pass the output of one text on until it ends."""
@@ -265,6 +270,7 @@ class TextRuns:
             return self._refused(ending)
         if self._request.prompt_alone and ending.end is StreamEnd.LENGTH:
             self._begin_text(run)
+            self._request.answer.texts[run.index].vector = stream.vector
         if rest := run.output.flush_text():
             self._request.answer.add_text(run.index, rest)
         if run.parts is not None:
@@ -330,13 +336,14 @@ class TextRuns:
 
     def _ending_of(self, run: TextRun, ending: StreamEnding) -> TextEnding:
         """The ending of a text that ran."""
-        usage, end, made = _token_usage(run), ending.end, _made_by(run)
+        assert run.stream is not None
+        usage, end, made = token_usage(run), ending.end, made_by(run)
         if run.output.stopped or end is StreamEnd.STOP:
             reason: FinishReason = "stop"
             if run.parts is not None and run.parts.calls and run.output.matched is None:
                 reason = "tool_calls"
             return TextEnding(EndingCode.STOP, reason, None, made, usage)
-        if end is StreamEnd.LENGTH:
+        if end is StreamEnd.LENGTH and (self._request.plan.pooling is None or run.stream.vector is not None):
             return TextEnding(EndingCode.LENGTH, "length", None, made, usage)
         if (self._stopped and end is StreamEnd.ABORTED) or self._request.answer.left or self._stopping():
             return self._early_ending(run, usage)
@@ -344,7 +351,7 @@ class TextRuns:
         if ending.guide_fault is not None:
             _log.warning("generation.guide_failed", extra={"fields": fields})
             return TextEnding(EndingCode.ENGINE_FAILED, None, _guide_error(self._request, ending), made, usage)
-        if end is StreamEnd.ERROR:
+        if end in (StreamEnd.ERROR, StreamEnd.LENGTH):  # "length" without the vector that was requested
             _log.error("generation.engine_failed", extra={"fields": fields})
             return TextEnding(EndingCode.ENGINE_FAILED, None, errors.InternalError(), made, usage)
         _log.warning("generation.engine_lost", extra={"fields": fields})
@@ -354,7 +361,7 @@ class TextRuns:
     def _early_ending(self, run: TextRun, usage: frames.EngineUsage) -> TextEnding:
         """The ending of a text that this gateway aborted: another text failed, the caller left, the answer was cut, or
         the process is stopping."""
-        made = _made_by(run)
+        made = made_by(run)
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, engines=made, usage=usage)
         if self._request.answer.left:
@@ -387,7 +394,8 @@ class TextRuns:
             is_computed = request.prompt_alone and given and ends[first.index].ending is EndingCode.LENGTH
             if is_computed or any(billed[first.index : first.index + request.n]):
                 prompt += len(counted.ids)
-                cached += min(ends[first.index].usage.cached_tokens, len(counted.ids))
+                if request.plan.pooling is None:  # an embedding has one price for all tokens
+                    cached += min(ends[first.index].usage.cached_tokens, len(counted.ids))
         discards = [end.ending for end, tokens in zip(ends, billed, strict=True) if end.made > tokens]
         if failure is not None:
             ending = failure.ending
@@ -401,78 +409,10 @@ class TextRuns:
             shared=sum([end.usage.cached_tokens for run, end in zip(self.all, ends, strict=True) if run.number]),
             billed=sum(billed),
             reasoning=sum([run.output.reasoning for run in self.all]) if given else 0,
-            engines=_made_by_all(ends),
+            engines=made_by_all(ends),
             discard_reason=discards[0] if discards else None,
-            usage=_summed([end.usage for end in ends]),
+            usage=summed([end.usage for end in ends]),
         )
-
-
-def _token_usage(run: TextRun) -> frames.EngineUsage:
-    """The usage that the engine reported: with the ending all of it, with the first token the cached tokens."""
-    stream = run.stream
-    if stream is None:
-        return NO_USAGE
-    if stream.final is not None and stream.final.usage is not None:
-        return stream.final.usage
-    return frames.EngineUsage(cached_tokens=stream.cached_tokens)
-
-
-def _times_of(run: TextRun, stream: TokenStream) -> TextTimes:
-    usage = NO_USAGE if stream.final is None or stream.final.usage is None else stream.final.usage
-    epochs = tuple(stream.attempts)
-    is_known = len(epochs) == 1 and usage is not NO_USAGE  # of several engines, the usage is the last one's
-    return TextTimes(
-        submitted_s=run.submitted_s,
-        ended_s=run.ended_s,
-        queue_s=usage.queue_s if is_known else None,
-        ttft_s=usage.ttft_s if is_known and usage.ttft_s else None,
-        device_s=usage.device_s,
-        preemptions=usage.preemptions,
-        recomputed_tokens=usage.recomputed_tokens,
-        epochs=epochs,
-        finish_reason=None if run.end is None else run.end.finish_reason,
-    )
-
-
-def _made_by(run: TextRun) -> dict[str, int]:
-    """Completion tokens of one text by engine epoch, at least the tokens of its output."""
-    if run.stream is None:
-        return {}
-    made = dict(run.stream.attempts)
-    if (uncounted := run.output.tokens - sum(made.values())) > 0:
-        newest = next(reversed(made), "")
-        made[newest] = made.get(newest, 0) + uncounted
-    return made
-
-
-def _made_by_all(ends: Sequence[TextEnding]) -> dict[str, int]:
-    """Completion tokens of all texts by engine epoch; the newest attempt's epoch is the last key."""
-    summed: dict[str, int] = {}
-    for end in ends:
-        for epoch, tokens in end.engines.items():
-            summed[epoch] = summed.pop(epoch, 0) + tokens
-    return summed
-
-
-def _summed(usages: Sequence[frames.EngineUsage]) -> frames.EngineUsage:
-    return msgspec.structs.replace(
-        usages[0],
-        device_s=sum([usage.device_s for usage in usages]),
-        preemptions=sum([usage.preemptions for usage in usages]),
-        recomputed_tokens=sum([usage.recomputed_tokens for usage in usages]),
-        recomputed=_by_cause(usages),
-        swapped_tokens=sum([usage.swapped_tokens for usage in usages]),
-    )
-
-
-def _by_cause(usages: Sequence[frames.EngineUsage]) -> dict[str, frames.TierRecompute]:
-    """The cost of preemption, summed, by the tier that caused it."""
-    summed: dict[str, frames.TierRecompute] = {}
-    for usage in usages:
-        for tier, cost in usage.recomputed.items():
-            before = summed.get(tier, NO_RECOMPUTE)
-            summed[tier] = frames.TierRecompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
-    return summed
 
 
 def _refusal(request: InFlight, refused: StreamEnding) -> errors.ApiError:

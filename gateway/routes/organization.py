@@ -30,6 +30,7 @@ from gateway.admin.writes import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import decode_cursor, encode_cursor, tag_filter, tag_groups
 from gateway.services import Services
+from gateway.views.names import name_line_items
 
 # Buckets of a page by default and at most, as in OpenAI's API.
 LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31), "all": (1, 1)}
@@ -53,12 +54,14 @@ PageToken = Annotated[
 
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of one group; names that are not in `group_by` are null. `tags`: the values of `group_by_tags`, null where
-    usage has no such tag. `input_tokens` include cached tokens."""
+    usage has no such tag. `input_tokens` include cached tokens and `embedding_tokens`, which are those of prompts of
+    which vectors were made."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
     input_cached_tokens: int
     output_tokens: int
+    embedding_tokens: int
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
     num_model_requests: int
@@ -89,8 +92,9 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group owes, including the `correction_picos` of its corrections. `line_item`: model or adapter, and the
-    meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless grouped by line_item."""
+    """What one group owes, including the `correction_picos` of its corrections. `line_item`: the name of the model or
+    the adapter, and the meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless
+    grouped by line_item. Adapters of two tenants may have one name: `adapter` in `group_by` has their ids."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
@@ -221,7 +225,12 @@ async def organization_costs(
         page,
         CostGroupName,
     )
-    report, which = await services.database.report(lambda c: _read_report(c, query, by))
+
+    def read(connection: sa.Connection) -> tuple[Report, ReportFilter]:
+        report, which = _read_report(connection, query, by)
+        return name_line_items(connection, report), which
+
+    report, which = await services.database.report(read)
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
         for start, end, rows in _buckets(report, which, query)
@@ -326,7 +335,8 @@ def _named(services: Services, row: GroupSums) -> dict[str, Any]:
 
 def _usage(services: Services, row: GroupSums) -> UsageResult:
     return UsageResult(
-        input_tokens=row.input_tokens + row.cached_input_tokens,
+        input_tokens=row.input_tokens + row.cached_input_tokens + row.embedding_tokens,
+        embedding_tokens=row.embedding_tokens,
         input_cached_tokens=row.cached_input_tokens,
         output_tokens=row.output_tokens,
         num_model_requests=row.requests,
@@ -342,6 +352,6 @@ def _usage(services: Services, row: GroupSums) -> UsageResult:
 
 def _cost(services: Services, row: GroupSums) -> CostResult:
     amount = Amount(row.cost_picos / PICOS_PER_UNIT, row.currency.lower(), row.cost_picos)
-    tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens
+    tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens + row.embedding_tokens
     quantity = tokens if reports.LINE_ITEM in row.groups else None
     return CostResult(amount=amount, quantity=quantity, correction_picos=row.correction_picos, **_named(services, row))

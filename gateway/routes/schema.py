@@ -22,6 +22,7 @@ from gateway.api import (
 )
 from gateway.api.dialects import AnthropicError, speaks_anthropic
 from gateway.api.parsing import UnservedFields
+from gateway.api.pooling import embeddings_wire, rerank_wire
 from gateway.config.files_settings import EXPIRES_S_MAX, EXPIRES_S_MIN
 from gateway.errors import ErrorBody
 from gateway.files.rows import UPLOAD_PURPOSE
@@ -74,6 +75,11 @@ _BODIES = {
         completions_wire.Completion,
         _STREAMED.format(chunk="Completion"),
     ),
+    "/v1/embeddings": _Body(
+        embeddings_wire.EmbeddingsRequest, embeddings_wire.UNSUPPORTED_FIELDS, embeddings_wire.EmbeddingList
+    ),
+    "/v1/rerank": _Body(rerank_wire.RerankRequest, rerank_wire.UNSUPPORTED_FIELDS, rerank_wire.RerankAnswer),
+    "/v1/score": _Body(rerank_wire.ScoreRequest, rerank_wire.UNSUPPORTED_OF_SCORES, rerank_wire.ScoreAnswer),
     "/v1/messages": _Body(
         messages_wire.MessagesRequest,
         messages_wire.UNSUPPORTED_FIELDS,

@@ -25,7 +25,7 @@ FINISH_REASONS = "gen_ai.response.finish_reasons"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-CHAT, TEXT_COMPLETION = "chat", "text_completion"
+CHAT, TEXT_COMPLETION, EMBEDDINGS = "chat", "text_completion", "embeddings"
 PROVIDER = "laneway"
 
 # ---- Laneway's own

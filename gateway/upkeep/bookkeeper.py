@@ -6,11 +6,12 @@ entry.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 
 import sqlalchemy as sa
 
-from billing.books import rollups
+from billing.books import day_rollups, rollups
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
@@ -53,10 +54,9 @@ class Bookkeeper:
     async def run_once(self) -> None:
         """Fold all usage, and reconcile if the last reconciliation is old enough. Raises DatabaseUnavailable."""
         limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
-        while (
-            await self._database.write_in_background(lambda connection: rollups.fold_usage(connection, limit=limit))
-        ).more:
-            pass
+        for fold in (rollups.fold_usage, day_rollups.fold_days):
+            while (await self._database.write_in_background(functools.partial(fold, limit=limit))).more:
+                pass
         if await self._database.report(self._is_due):
             await self._record_engines()
             result = await self._database.report(reconcile.reconcile_minute)

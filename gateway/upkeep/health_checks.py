@@ -35,6 +35,7 @@ from gateway.views.token_ages import describe_silent, silent_models
 Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
 
+GIB = 1024**3
 CHECK_S_MAX = 2.0
 # An answer of the database or of Redis that takes longer is reported as slow.
 SLOW_S = 0.25
@@ -200,7 +201,7 @@ class HealthChecks:
             each = "; ".join(f"{name}: {why}" for name, why in silent.items())
             return "degraded" if served > len(silent) else "down", f"{len(silent)} base models make no tokens: {each}"
         if not refused:
-            return "ok", f"{served} base models are served"
+            return "ok", f"{_many(served, 'base model')} {'is' if served == 1 else 'are'} served"
         each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))
         return (
             "degraded" if served else "down",
@@ -221,7 +222,7 @@ class HealthChecks:
                 "degraded",
                 f"{live} gateways renew their leases, {held - live} do not: their holds expire with the leases",
             )
-        return "ok", f"{live} gateways renew their leases"
+        return "ok", "1 gateway renews its lease" if live == 1 else f"{live} gateways renew their leases"
 
     async def _workers(self) -> Finding:
         silent = await self._workers_of_host.silent_workers()
@@ -229,7 +230,7 @@ class HealthChecks:
         if silent:
             which = ", ".join(map(str, silent))
             return "degraded", f"{len(silent)} of {workers} workers of this host do not answer: {which}"
-        return "ok", f"all {workers} workers of this host answer"
+        return "ok", "the worker of this host answers" if workers == 1 else f"all {workers} workers of this host answer"
 
     async def _journal(self) -> Finding:
         if (why := self._unrecordable()) is not None:
@@ -291,7 +292,7 @@ class HealthChecks:
                 "degraded",
                 f"{late} exports have waited for over {QUEUED_S_MAX} s, and {failed} failed in the last 24 hours",
             )
-        return "ok", f"{running} exports are running, {queued} are waiting"
+        return "ok", f"{_many(running, 'export')} {'is' if running == 1 else 'are'} running, {queued} waiting"
 
     async def _connectors(self) -> Finding:
         sections = self._config.connectors
@@ -310,6 +311,10 @@ class HealthChecks:
         if (why := self._untraced()) is not None:
             return "degraded", why
         return "ok", f"traces are exported to {endpoint}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _timed(seconds: float) -> Finding:
@@ -335,7 +340,10 @@ def connectors_finding(states: Sequence[ConnectorState], after_s: float) -> Find
 
 def disk_finding(free: int, least: int) -> Finding:
     """The finding for a disk with `free` bytes; with less than `least`, no new request is admitted."""
-    detail = f"the disk of the journal has {free} bytes left; with less than {least} no new request is admitted"
+    detail = (
+        f"the disk of the journal has {free / GIB:.1f} GiB left; with less than {least / GIB:.2f} GiB no new request "
+        "is admitted"
+    )
     if free < least:
         return "down", detail
     return ("degraded" if free < 2 * least else "ok"), detail

@@ -35,8 +35,9 @@ from gateway.upkeep.problem_events import (
 REPORTS_LATE = 3  # rounds after which a report without a newer one is ignored
 CHECKS_S_MAX = 30.0  # beside them
 READ_S_MAX = 10.0
+STATUS_S = 30.0  # between two checks of the parts while no webhook is for problems
 # These read the database: while it is down, their own state is unknown.
-OF_DATABASE = frozenset(("gateways", "books", "exports"))
+OF_DATABASE = frozenset(("gateways", "books", "exports", "connectors"))
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class ProblemWatch:
         self._known: ProblemsView | None = None
         self._notice: _OutageNotice | None = None
         self._reading: asyncio.Task[ProblemsView] | None = None
+        self._checked_at = -STATUS_S  # when a round without webhooks last checked the parts, on the monotonic clock
 
     async def run(self, every_s: float) -> None:
         """Check the parts until cancelled."""
@@ -149,10 +151,14 @@ class ProblemWatch:
                 self._reading.cancel()
 
     async def run_once(self) -> None:
-        """Check the parts once, if a webhook is for problems or a problem is open, and report bad parts."""
+        """Check the parts once, if a webhook is for problems or a problem is open, and report bad parts. Otherwise
+        check them every STATUS_S: the health report says since when a part has its status."""
         try:
             self._known = await self._read_known()
             if not self._known.receivers and not self._known.rows and self._notice is None:
+                if time.monotonic() - self._checked_at >= STATUS_S:
+                    self._checked_at = time.monotonic()
+                    await self._check()
                 return
             await self._report(self._known)
         except DatabaseUnavailable as error:

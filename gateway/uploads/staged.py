@@ -68,7 +68,7 @@ def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> Ad
     """The base model with this name; without a name, the only one of `models`. Raises RowNotFound."""
     names = ", ".join(model.name for model in models)
     if name is None and len(models) != 1:
-        raise RowNotFound(f"a base is needed: one of {names}", "base")
+        raise RowNotFound(f"choose a base model: one of {names}", "base")
     model = models[0] if name is None else next((model for model in models if model.name == name), None)
     if model is None:
         raise RowNotFound(f"there is no base model {name!r}; there are {names}", "base")

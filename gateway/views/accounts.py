@@ -6,7 +6,7 @@ Made from billing's structs without reading a database. Only NewKeyView contains
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -283,7 +283,8 @@ class ListedAlertView(AlertView, frozen=True, kw_only=True):
 
 class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
     """One administrative write: its actor (the id of a key or a person, or cli:USER), its action, and the object before
-    and after. `actor_name`: of a person. `tenant_id`: the tenant that owns the object; null: the operator."""
+    and after. `actor_name`: of a person or a key. `object_name`: of a tenant, project, key or adapter. `tenant_id`: the
+    tenant that owns the object; null: the operator."""
 
     id: int
     at: int
@@ -291,14 +292,21 @@ class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
     actor_name: str | None
     action: str
     object_id: str
+    object_name: str | None
     tenant_id: str | None
     request_id: str | None
     before: Any
     after: Any
 
     @classmethod
-    def of(cls, line: AuditLine) -> AuditLineView:
-        return cls(**msgspec.structs.asdict(line) | {"at": line.at // SECOND})
+    def of(cls, line: AuditLine, names: Mapping[str, str]) -> AuditLineView:
+        """`names` by id, as `names.known_names` has them."""
+        named = {
+            "at": line.at // SECOND,
+            "actor_name": line.actor_name or names.get(line.actor),
+            "object_name": names.get(line.object_id),
+        }
+        return cls(**msgspec.structs.asdict(line) | named)
 
 
 class UsageView(UsageRow, frozen=True):

@@ -10,10 +10,21 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.books import documents, invoices
+from billing.accounts.tenants import Tenant
+from billing.books import connectors, documents, invoices
 from billing.books.connectors import ConnectorState
 from billing.books.corrections import Correction
-from billing.books.documents import BillingProfile, Document, Party, Payment, PaymentState, Tax, TaxLine, payment_state
+from billing.books.documents import (
+    BillingProfile,
+    Document,
+    Issuer,
+    Party,
+    Payment,
+    PaymentState,
+    Tax,
+    TaxLine,
+    payment_state,
+)
 from billing.books.invoices import Closable, Invoice, InvoiceLine
 from billing.books.periods import Period
 from billing.clock import SECOND
@@ -21,6 +32,7 @@ from billing.proofs.imbalances import Imbalance
 from billing.proofs.reconcile import Kind, OpenFindings, Reconciliation
 from billing.proofs.sums import Sums
 from gateway.catalog import adapters
+from gateway.config.billing_settings import ConnectorSection
 
 
 def adapter_names(connection: sa.Connection) -> dict[str, str]:
@@ -206,17 +218,64 @@ class BillingProfileView(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**msgspec.structs.asdict(profile) | lists)
 
 
-class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
-    """A connector. `gateway_id`: the gateway with its lease. `waiting`: hours and meters with tokens that are due and
-    not sent, the oldest of which ended `lag_s` ago. `stuck`: hours and meters that an operator must release.
-    `without_account`: tenants with usage and without an account of the connector."""
+class TenantProfileView(BillingProfileView, frozen=True, kw_only=True):
+    """The profile in a list of tenants. `is_set` false: the profile was never set, and the defaults are used."""
+
+    slug: str
+    name: str
+    is_set: bool
+
+    @property
+    def id(self) -> str:
+        return self.tenant_id
+
+    @classmethod
+    def of_tenant(cls, tenant: Tenant, stored: BillingProfile | None) -> TenantProfileView:
+        """`stored` None: the profile was never set."""
+        profile = BillingProfileView.of(stored or BillingProfile(tenant_id=tenant.id))
+        return cls(**msgspec.structs.asdict(profile), slug=tenant.slug, name=tenant.name, is_set=stored is not None)
+
+
+class IssuerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The issuer of documents. `invoice_series` and `credit_series`: the prefixes of the numbers. `payment_days`: until
+    an invoice is due, for tenants without a number of days of their own."""
 
     name: str
+    address: list[str]
+    tax_id: str | None
+    invoice_series: str
+    credit_series: str
+    payment_days: int
+
+    @classmethod
+    def of(cls, issuer: Issuer) -> IssuerView:
+        return cls(
+            name=issuer.party.name,
+            address=list(issuer.party.address),
+            tax_id=issuer.party.tax_id,
+            invoice_series=issuer.invoice_series,
+            credit_series=issuer.credit_series,
+            payment_days=issuer.payment_days,
+        )
+
+
+class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
+    """A connector. `kind` and `url` null: laneway.toml does not have it any more. `gateway_id`: the gateway with its
+    lease. `waiting`: hours and meters with tokens that are due and not sent, the oldest of which ended `lag_s` ago.
+    `retrying`: hours and meters whose last attempt failed or has no answer yet; `next_attempt_at`: the first of their
+    next attempts. `stuck`: hours and meters that an operator must release. `without_account`: tenants with usage and
+    without an account of the connector."""
+
+    name: str
+    kind: Literal["stripe", "openmeter"] | None
+    url: str | None
     gateway_id: str | None
     waiting: int
     waiting_tokens: int
     lag_s: int
     sent_tokens: int
+    retrying: int
+    next_attempt_at: int | None
     stuck: int
     stuck_reason: str | None
     without_account: int
@@ -229,9 +288,23 @@ class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
     @classmethod
-    def of(cls, state: ConnectorState) -> ConnectorView:
-        fields = {name: getattr(state, name) for name in cls.__struct_fields__}
-        return cls(**fields | {"sent_at": _seconds(state.sent_at), "failed_at": _seconds(state.failed_at)})
+    def of(cls, state: ConnectorState, section: ConnectorSection | None) -> ConnectorView:
+        """`section` None: laneway.toml does not have the connector any more."""
+        names = [name for name in cls.__struct_fields__ if name not in ("kind", "url")]
+        fields = {name: getattr(state, name) for name in names}
+        moments = {name: _seconds(fields[name]) for name in ("sent_at", "failed_at", "next_attempt_at")}
+        settings = {"kind": section and section.kind, "url": section and section.base_url}
+        return cls(**fields | moments | settings)
+
+    @classmethod
+    def read_all(cls, connection: sa.Connection, sections: Sequence[ConnectorSection]) -> list[ConnectorView]:
+        """The connectors that have run and those of laneway.toml (`sections`), by name."""
+        by_name = {section.name: section for section in sections}
+        after_s = max((section.after_s for section in sections), default=0.0)
+        accounts = [section.name for section in sections if section.needs_account]
+        found = {state.name: state for state in connectors.states(connection, after_s=after_s, needs_account=accounts)}
+        names = sorted(by_name.keys() | found.keys())
+        return [cls.of(found.get(name) or ConnectorState(name=name), by_name.get(name)) for name in names]
 
 
 class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,7 +171,8 @@ def _spend(connection: sa.Connection, tenant_id: str | None, now: int) -> list[S
 
 
 def _today(connection: sa.Connection, tenant_id: str | None, now: int) -> Today:
-    tokens = sa.func.sum(_hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens)
+    prompts = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.embedding_tokens
+    tokens = sa.func.sum(prompts + _hours.c.output_tokens)
     query = sa.select(
         _hours.c.hour, _hours.c.currency, sa.func.sum(_hours.c.requests), tokens, sa.func.sum(_hours.c.cost_picos)
     ).where(_hours.c.hour >= now - now % DAY)

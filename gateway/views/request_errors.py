@@ -99,9 +99,9 @@ def _with_outcome(which: RequestQuery) -> RequestFilter:
 
 
 def _has_errors(which: RequestQuery) -> bool:
-    """Whether an error without a hold can match: it has no status, ending, adapter or batch."""
+    """Whether an error without a hold can match: it has no status, ending, adapter, batch or first token."""
     of = which.of
-    unmatched = (of.status, of.ending, of.adapter, of.batch_id)
+    unmatched = (of.status, of.ending, of.adapter, of.batch_id, of.min_ttft_s)
     return which.outcome != "served" and all(value is None for value in unmatched)
 
 

@@ -12,16 +12,21 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import tenants
-from billing.books import history, invoices
+from billing.books import invoices
 from billing.books.history import RequestFilter
+from billing.books.invoices import Invoice
+from billing.errors import RowNotFound
 from billing.lists import ListQuery
 from gateway.access import keys, roles
 from gateway.access.roles import Area, Role
 from gateway.catalog import adapters, aliases, base_models
 from gateway.config.file import Config
+from gateway.views import request_errors
+from gateway.views.request_errors import RequestQuery
 
 HITS_MAX = 5  # of one kind
 _MONTH = re.compile(r"\d{4}-\d\d")
+_NUMBER = re.compile(r"[0-9A-Za-z-]{1,16}-\d{4}-\d{6,}")  # of a document: series, year, ordinal
 # The forms in which clients see a request's id.
 _REQUEST = re.compile(r"(?:req_|chatcmpl-|cmpl-|msg_|resp_)([0-9A-Za-z]{8,64})")
 
@@ -95,25 +100,37 @@ class Searcher:
         match = _REQUEST.fullmatch(text)
         if match is None:
             return []
-        which = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
-        rows, _ = history.page(connection, which, limit=1)
+        of = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
+        rows, _ = request_errors.page(connection, RequestQuery(of=of), after=None, limit=1)
         return [
-            SearchHit(kind="request", id=row.request_id, name=row.request_id, note=row.model, tenant_id=row.tenant_id)
-            for row in rows
+            SearchHit(
+                kind="request",
+                id=row.request_id,
+                name=row.request_id,
+                note=" ".join(filter(None, (row.model, None if error is None else error.outcome))),
+                tenant_id=row.tenant_id,
+            )
+            for row, error in rows
         ]
 
     def _invoices(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        """Invoices by id, month or their tenant's slug, newest first."""
+        """Invoices by id, number, month or their tenant's slug, newest first."""
+        if _NUMBER.fullmatch(text):
+            return self._invoice_of_number(connection, text.upper())
         ids = {self._tenant_id} if self._tenant_id else set()
         if not _MONTH.fullmatch(text) and (owner := tenants.by_slug(connection, text.lower())) is not None:
             if self._tenant_id not in (None, owner.id):
                 return []
             ids, text = {owner.id}, ""
         found = invoices.found(connection, _query("-period", text), tenant_id=next(iter(ids), None)).items
-        return [
-            SearchHit(kind="invoice", id=one.id, name=f"Invoice {one.period.month}", note="", tenant_id=one.tenant_id)
-            for one in found
-        ]
+        return [_invoice_hit(one) for one in found]
+
+    def _invoice_of_number(self, connection: sa.Connection, number: str) -> list[SearchHit]:
+        try:
+            found = invoices.get(connection, number)
+        except RowNotFound:
+            return []
+        return [_invoice_hit(found)] if self._tenant_id in (None, found.tenant_id) else []
 
     def _adapters(self, connection: sa.Connection, text: str) -> list[SearchHit]:
         found = adapters.found(connection, _query("name", text), tenant_id=self._tenant_id)
@@ -144,6 +161,12 @@ def _query(sort: str, text: str) -> ListQuery:
 
 def _state(name: str, status: str) -> str:
     return name if status == "active" else f"{name}, {status}"
+
+
+def _invoice_hit(invoice: Invoice) -> SearchHit:
+    number = "" if invoice.document is None else invoice.document.number
+    name = f"Invoice {invoice.period.month}"
+    return SearchHit(kind="invoice", id=invoice.id, name=name, note=number, tenant_id=invoice.tenant_id)
 
 
 def _with_slugs(connection: sa.Connection, found: list[SearchHit]) -> list[SearchHit]:

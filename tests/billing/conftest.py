@@ -58,6 +58,8 @@ def _empty(url: str) -> None:
                 connection.execute(sa.update(table).values(seen_at=0, unbroken_from=0))
             elif table.name == "rollup_cursor":
                 connection.execute(sa.update(table).values(sequence=0, requests=0, made_tokens=0, folded_at=0))
+            elif table.name == "day_cursor":
+                connection.execute(sa.update(table).values(sequence=0, folded_at=0))
             elif table.name == "audit_head":
                 connection.execute(sa.update(table).values(position=0, hash="0" * 64, chained_to=0))
             elif table.name != "revision":

@@ -3,6 +3,7 @@ the few that ask for what is not served are refused by name."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any, cast
@@ -30,7 +31,6 @@ REFUSED = {
     "tools_anthropic": (400, "tools", "tools"),
     "agent_tools": (400, "tools", "tools"),
     "overflow": (400, "maximum context length is", "max_tokens"),  # litellm recognises an exceeded context by this
-    "embeddings": (404, "embeddings", None),  # no embedding models
 }
 
 # What only some clients send, and each of them by default: a recording without it proves less.
@@ -95,6 +95,9 @@ def test_a_recorded_request(stack: Stack, key: str, request_: dict[str, Any]) ->
         case "/v1/responses", False:
             response = Response.model_validate(answer.json())
             assert (response.status, bool(response.output_text)) == ("incomplete", True)  # at the key's default length
+        case "/v1/embeddings", _:
+            [made] = answer.json()["data"]  # the SDK asks for base64, and decodes float32
+            assert (made["object"], len(base64.b64decode(made["embedding"])) % 4) == ("embedding", 0)
         case "/v1/messages", False:
             check_message(answer.json())
         case "/v1/messages", True:

@@ -56,6 +56,8 @@ MORE = {
     "billing-margins": "/billing?tab=margins",
     "usage-keys": "/usage?by=key&top=15&range=90d&table=time",
     "tenant-budgets": "/tenants/hooli?tab=budgets",
+    "tenant-profile": "/tenants/hooli?tab=profile",
+    "tenant-sla": "/tenants/hooli?tab=sla",
 }
 
 

@@ -58,6 +58,7 @@ UNTESTED = {
     ("docs/finance/exports.md", "needs pandas"): 1,
     ("docs/operators/backup.md", "replaces the database of a running deployment"): 1,
     ("docs/operators/backup.md", "needs two hosts"): 1,
+    ("docs/operators/configuration.md", "needs the installed command"): 1,
     ("docs/operators/drain-and-upgrade.md", "installs into /opt"): 1,
     ("docs/operators/drain-and-upgrade.md", "needs PostgreSQL and a running service"): 1,
     ("docs/operators/drain-and-upgrade.md", "takes a gateway out of service"): 1,

@@ -165,3 +165,11 @@ def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
         store = AdapterStore(Path(scratch))
         digests = {name: add_directory(store, EXAMPLES / name, shape).digest for name in example_adapters(base)}
     return {BASE: model_digest(model_dir), **digests}
+
+
+@torch.inference_mode()
+def embedding(model: Any, ids: list[int], pooling: str) -> torch.Tensor:
+    """[hidden]: the hidden states after the final norm, pooled and normalised to length 1."""
+    hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
+    pooled: torch.Tensor = hidden[-1] if pooling == "last" else hidden.mean(0)
+    return torch.nn.functional.normalize(pooled, dim=0)

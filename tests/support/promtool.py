@@ -52,6 +52,16 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+def lint_metrics(text: str) -> list[str]:
+    """The complaints of `promtool check metrics` about a page of metrics; empty: none. Fails if it cannot read the
+    page."""
+    done = subprocess.run(
+        [_program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode in (0, 3), done.stdout + done.stderr  # 3: readable, with complaints
+    return (done.stdout + done.stderr).splitlines()
+
+
 def check_rules(directory: Path, rules: Path, tests: list[dict[str, Any]]) -> None:
     """Run `promtool test rules`. JSON is YAML, so the file is written as such."""
     file = directory / "rules_test.yml"

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.text.tokenizer import Tokenizer
 from programs import many_adapters
+from support import oracle
 from support.clients_page import Snippet, snippets
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO, TESTS
@@ -345,3 +347,26 @@ def _usage(serve: Serve, request_id: str) -> dict[str, Any]:
     with engine.connect() as connection:
         query = sa.select(tables.usage).where(tables.usage.c.request_id == request_id)
         return dict(connection.execute(query).one()._mapping)
+
+
+def test_embeddings_are_transformers(served: Serve, model_dir: Path) -> None:
+    """Through the official client, of the base model and of an adapter, beside texts that are being generated."""
+    texts, tokenizer = ["The cat sat on the mat.", LONG, "A dog barks."], Tokenizer.load(model_dir)
+    api = client(served, "globex")
+    with ThreadPoolExecutor(4) as pool:
+        beside = [pool.submit(ask, api, MODEL, f"Count to {number}.", 16) for number in range(3)]
+        made = {name: api.embeddings.create(model=name, input=texts).data for name in (MODEL, "pirate")}
+        assert all(one.result().choices[0].message.content for one in beside)
+    for name, data in made.items():
+        reference = oracle.load(model_dir, None if name == MODEL else oracle.EXAMPLES / name)
+        for text, one in zip(texts, data, strict=True):
+            expected = oracle.embedding(reference, tokenizer.encode(text, add_special_tokens=True), "last")
+            assert one.embedding == pytest.approx(expected.tolist(), abs=1e-4)
+    ranked = httpx.post(
+        f"{served.demo['base_url']}/rerank",
+        headers={"Authorization": f"Bearer {served.demo['keys']['globex']}"},
+        json={"model": MODEL, "query": texts[2], "documents": texts},
+        timeout=120,
+    ).json()
+    assert ranked["results"][0]["index"] == 2
+    assert ranked["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-4)

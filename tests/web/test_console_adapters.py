@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 from adapters.files.check import BaseShape
 from adapters.files.generate import Recipe, write_random
+from support.waiting import eventually
 from support.web.console import Console
 from support.web.pages import serious_faults
 
@@ -81,17 +82,28 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
     page.get_by_role("combobox", name="Owner").fill("acme")
     page.get_by_role("option", name="acme").click()
     page.get_by_role("button", name="Upload", exact=True).click()
-    page.get_by_role("status").get_by_text("Version 1 of made-here is served.").wait_for()
+    toast = page.get_by_role("status").get_by_text("Version 1 of made-here is served.")
+    toast.wait_for()
+    box, bar = toast.bounding_box(), page.locator(".top").bounding_box()
+    assert box is not None
+    assert bar is not None
+    assert box["y"] + box["height"] <= bar["y"] + bar["height"], "it is over the top bar, and covers no table"
     [adapter] = console.api("GET", "/v1/admin/adapters", params={"search": "made-here"}).json()["data"]
     assert page.url.split("?")[0].endswith(f"/admin/adapters/{adapter['id']}")
     assert adapter["tenant_id"] == console.stack.tenants["acme"]
 
+    expect(page.get_by_role("button", name="Roll back")).to_be_disabled()
     page.get_by_role("link", name="Upload a version").click()
-    give(page, contents[1])
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose both files").click()
+    chooser.value.set_files([contents[1] / "adapter_config.json", contents[1] / "adapter_model.safetensors"])
     page.get_by_role("button", name="Check the files").click()
     page.get_by_text("fits the base model").wait_for()
     page.get_by_role("button", name="Upload", exact=True).click()
+    _split(console, page)
     page.get_by_role("button", name="Promote version 2").click()
+    remains = page.get_by_role("dialog").get_by_text("The alias made-here-split does not change")
+    remains.get_by_text("served by made-here@1 (95 %) and made-here@2 (5 %)").wait_for()
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     page.locator(".page-head").get_by_text("version 2 is served").wait_for()
     second, first = versions(console, adapter["id"])
@@ -99,13 +111,63 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
     assert (served["version"], served["digest"]) == (2, second["digest"])
     assert (first["rank_max"], len(first["warnings"]), len(second["warnings"])) == (2, 1, 0)
     page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("dialog").get_by_text("New requests get version 1 instead of version 2.").wait_for()
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     page.locator(".page-head").get_by_text("version 1 is served").wait_for()
+    page.get_by_role("table", name="Versions compared").get_by_role("row", name="made-here@1").wait_for()
+    page.get_by_text("No settled request in this time: made-here@2.").wait_for()
+    page.get_by_role("button", name="Remove made-here-split").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_role("table", name="Splits").wait_for(state="detached")
     assert console.api("GET", f"/v1/admin/adapters/{adapter['id']}").json()["digest"] == first["digest"]
     page.get_by_role("button", name="Remove version 2").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     page.get_by_role("button", name="Remove version 2").wait_for(state="detached")
     assert serious_faults(page) == []
+
+
+def _split(console: Console, page: Page) -> None:
+    """Version 2 gets 5 % of the requests of an alias, which is listed; a request settles while the page is open."""
+    page.get_by_text("No settled request in 7 days").wait_for()
+    page.get_by_role("button", name="Split requests with version 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Split").click()
+    split = page.get_by_role("table", name="Splits").get_by_role("row", name="made-here-split")
+    split.get_by_role("img", name="made-here@1 95 %, made-here@2 5 %").wait_for()
+    page.get_by_role("button", name="Split requests with version 2").click()
+    page.get_by_role("dialog").get_by_label("Alias").fill("made-here-split")
+    page.get_by_role("dialog").get_by_role("button", name="Split").click()
+    page.get_by_text("The alias 'made-here-split' already exists").wait_for()
+    page.keyboard.press("Escape")
+    eventually(lambda: console.stack.chat("acme", model="made-here@1").status_code == 200)
+
+
+def test_a_version_answers_in_the_playground_before_it_is_promoted(
+    console: Console, open_page: Opens, contents: list[Path]
+) -> None:
+    [found] = console.api("GET", "/v1/admin/adapters", params={"search": "hooli-mail"}).json()["data"]
+    adapter = found["id"]
+    page = open_page(f"/admin/adapters/upload?of={adapter}")
+    give(page, contents[1])
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("fits the base model").wait_for()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_role("link", name="Try version 2").click()
+    page.get_by_role("heading", name="Playground").wait_for()
+    assert page.get_by_role("combobox", name="Call as").input_value() == "hooli"
+    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create key").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("hooli-mail@2")
+    expect(page.get_by_label("Compare with")).to_have_value("hooli-mail")
+    page.get_by_label("Prompt").fill("Dear customer")
+    page.get_by_label("max_tokens", exact=True).fill("5")
+    page.get_by_role("button", name="Send to both").click()
+    for name in ("hooli-mail@2", "hooli-mail"):
+        page.get_by_label(f"Response of {name}", exact=True).get_by_text(re.compile("^done: ")).wait_for()
+    assert serious_faults(page) == []
+    served = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
+    assert served["version"] == 1, "the version is not promoted"
+    [second, first] = console.api("GET", f"/v1/admin/adapters/{adapter}/use").json()["data"][:2]
+    assert {second["requests"], first["requests"]} >= {1}
 
 
 def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
@@ -206,7 +268,15 @@ def test_who_is_faster_than_the_look_up_is_told_all_the_same(
     page.get_by_role("button", name="Check the files").click()
     page.get_by_text("fits the base model").wait_for()
     there = console.stack.adapters["acme-style"]
-    page.get_by_role("combobox", name="Owner").fill("acme")
+    owner = page.get_by_role("combobox", name="Owner")
+    page.set_viewport_size({"width": 1280, "height": 500})
+    owner.evaluate("(field) => scrollBy(0, field.getBoundingClientRect().bottom - innerHeight + 10)")
+    owner.click()
+    page.get_by_role("option", name="acme").wait_for()
+    choices = page.get_by_role("listbox", name="Owner").bounding_box()
+    assert choices is not None
+    assert choices["y"] + choices["height"] <= 500, "near the window's edge the list opens upwards"
+    owner.fill("acme")
     page.get_by_role("option", name="acme").click()
     page.get_by_label("Name").fill("acme-style")
     page.get_by_label("Name").press("Enter")

@@ -12,6 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from playwright.sync_api import expect
+
 from support.waiting import eventually
 from support.web.console import Console
 from support.web.pages import serious_faults
@@ -38,13 +40,18 @@ def test_a_month_is_corrected_closed_invoiced_and_exported(
     form.get_by_role("button", name="Continue").click()
     form.get_by_text("is not an amount").wait_for()
     form.get_by_label("Amount").fill("−0.000000000007")
+    months = form.get_by_label("Month").locator("option")
+    assert months.all_inner_texts() == ["Current month"], "no tenant is chosen: the months of others are not offered"
     form.get_by_role("combobox", name="Tenant").fill("hool")
     form.get_by_role("option", name="hooli").click()
+    query = {"tenant": "hooli", "state": "open", "limit": 100}
+    *before, current = [one["month"] for one in console.api("GET", "/v1/admin/periods", params=query).json()["data"]]
+    expect(months).to_have_text([f"Current month, {current}", *before])
     form.get_by_role("button", name="Continue").click()
     form.get_by_text("an amount above 0").wait_for()
     form.get_by_label("Amount").fill("0.000000000007")
     form.get_by_role("button", name="Continue").click()
-    form.get_by_text("Credit hooli with 0.000000000007").wait_for()
+    form.get_by_text(f"Credit hooli with 0.000000000007 USD in {current}?").wait_for()
     form.get_by_role("button", name="Confirm permanently").click()
     page.get_by_role("heading", name=re.compile("Credit note CN-")).wait_for()
     assert serious_faults(page) == []
@@ -154,6 +161,8 @@ def test_closing_for_all_shows_what_it_would_close(console: Console, open_page: 
     page.get_by_role("button", name="Close a month for all").click()
     dialog = page.get_by_role("dialog")
     month = dialog.get_by_label("Month").input_value()
+    opened = console.api("GET", "/v1/admin/periods", params={"state": "open", "limit": 1}).json()["data"]
+    assert month == opened[0]["month"], "months are closed in order"
     ready = console.api("GET", "/v1/admin/periods/closable", params={"month": month, "limit": 500}).json()["data"]
     closable = [one for one in ready if one["reason"] is None]
     if ready:
@@ -167,7 +176,7 @@ def test_usage_of_a_tenant_is_by_its_clock(console: Console, open_page: Callable
     tenant = next(one for one in tenants if one["slug"] == "hooli")
     page = open_page("/admin/usage?tenant=hooli&range=last", role="finance")
     page.get_by_text(f"Days and months are those of {tenant['time_zone']}").wait_for()
-    page.get_by_label("Days of").select_option("utc")
+    page.get_by_label("Time zone of days").select_option("utc")
     page.get_by_text("Days and months are those of UTC").wait_for()
     page.goto("/admin/usage?range=last")
     page.get_by_text("have the months of its own time zone").wait_for()

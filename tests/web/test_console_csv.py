@@ -59,7 +59,7 @@ LISTS = [
         "periods",
         {"state": "closed"},
         ("Tenant", "tenant_id"),
-        {"Ends": "end_at", "Closed": "closed_at"},
+        {"End": "end_at", "Closed": "closed_at"},
         SOME,
     ),
 ]

@@ -125,3 +125,28 @@ def test_without_a_session_nothing_is_shown_but_the_way_in(
         page.goto(path)
         page.get_by_role("button", name="Sign in").wait_for()
         assert page.locator("#navigation").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "paths"),
+    [
+        (1280, ("/admin/requests?tenant=hooli", "/admin/keys", "/admin/billing?tab=invoices", "/admin/budgets")),
+        (390, ("/admin/usage?tenant=hooli", "/admin/billing?tab=margins", "an invoice")),
+    ],
+)
+def test_no_column_of_a_table_is_cut_off(
+    width: int, paths: tuple[str, ...], console: Console, open_page: Callable[..., Page], addresses: dict[str, str]
+) -> None:
+    page = open_page(addresses["/billing/invoices/$invoice"], width=width)
+    cut = {}
+    for path in paths:
+        if path != "an invoice":
+            page.goto(path)
+        else:
+            page.goto(addresses["/billing/invoices/$invoice"])
+        page.locator("main .table tbody tr:not(.skeleton)").first.wait_for()
+        page.wait_for_function(THERE)
+        hidden = page.locator("main .table-scroll").first.evaluate("(one) => one.scrollWidth - one.clientWidth")
+        if hidden > 0:
+            cut[path] = f"{hidden} px are hidden"
+    assert cut == {}

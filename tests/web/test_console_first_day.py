@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from support.stack import body
+from support.stack import MODEL, body
 from support.web.console import Console
 from support.web.pages import serious_faults
+from support.web.subjects import closed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -122,6 +123,8 @@ def test_a_new_customer_in_eight_clicks(console: Console, open_page: Opens) -> N
     page.get_by_label("Name").fill("Stark Industries")
     click("Create tenant")
     page.get_by_role("button", name="Create project").wait_for()
+    steps = page.locator(".setup-steps")
+    assert steps.evaluate("(list) => getComputedStyle(list).listStyleType") == "none", "each step has its own number"
     page.get_by_label("Name").fill("production")
     click("Create project")
     page.get_by_role("button", name="Create key").wait_for()
@@ -186,8 +189,71 @@ def test_the_palette_finds_objects_by_keyboard_alone(console: Console, open_page
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.keyboard.type("there is nothing of this name")
-    page.get_by_text("No match.").wait_for()
+    page.get_by_text("No match.", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    go("drain", "Drain and remove a model Action")
+    page.get_by_role("combobox", name="Which model").fill(MODEL)
+    page.get_by_role("option", name=MODEL).click()
+    page.get_by_role("dialog", name=f"Drain and remove {MODEL}?").wait_for()
+    page.keyboard.press("Escape")
+    go("credit", "New credit, charge or correction Action")
+    page.get_by_role("dialog", name="New correction").wait_for()
     assert serious_faults(page) == []
+
+
+def test_the_palette_acts_by_keyboard_alone(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/")
+    page.get_by_role("heading", name="Overview").wait_for()
+    palette = page.get_by_role("combobox", name=re.compile("^(Page, action|Which key|Of which model)"))
+
+    def choose(action: str, option: str, text: str = "") -> None:
+        page.keyboard.press("Control+k")
+        palette.wait_for()
+        page.keyboard.type(action)
+        page.get_by_role("option", name=f"{action} Action").and_(page.locator("[aria-selected=true]")).wait_for()
+        page.keyboard.press("Enter")
+        if text:
+            page.get_by_text("Type 2 letters of the name or id.").wait_for()
+            page.keyboard.type(text)
+            page.get_by_role("option", name=re.compile(option)).first.wait_for()
+            assert page.get_by_role("option").count() == page.get_by_role("option", name=re.compile(option)).count()
+            assert serious_faults(page) == []
+            page.keyboard.press("Enter")
+
+    choose("Rotate a key", "^mail production key, hooli", "mail production")
+    page.get_by_role("dialog", name="Rotate mail production").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("heading", name="mail production", level=1).wait_for()
+    choose("Publish a price", f"^{MODEL} model", MODEL)
+    page.get_by_role("dialog", name=f"Publish a price of {MODEL}").wait_for()
+    page.keyboard.press("Escape")
+    choose("Close a month", "")
+    page.get_by_role("dialog", name="Close a month for all tenants permanently?").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    choose("New customer", "")
+    page.get_by_role("heading", name="New customer", level=1).wait_for()
+    page.get_by_label("Slug").wait_for()
+    invoice = console.api("GET", f"/v1/admin/invoices/{closed(console)}").json()
+    [adapter] = console.api("GET", "/v1/admin/adapters", params={"search": "hooli-mail"}).json()["data"]
+    for text, option, path in (
+        (invoice["document"]["number"], "invoice", f"/admin/billing/invoices/{invoice['id']}"),
+        ("hooli-mail", "^hooli-mail adapter", f"/admin/adapters/{adapter['id']}"),
+    ):
+        page.keyboard.press("Control+k")
+        palette.wait_for()
+        page.keyboard.type(text)
+        page.get_by_role("option", name=re.compile(option)).and_(page.locator("[aria-selected=true]")).wait_for()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{path}")
+    # An action that the role may not do is not found, by its address neither.
+    page = open_page("/admin/billing?do=close_month", role="read_only")
+    page.get_by_role("heading", name="Billing").wait_for()
+    page.get_by_role("table", name="Periods").wait_for()
+    assert page.get_by_role("dialog").count() == 0
+    page.keyboard.press("Control+k")
+    page.keyboard.type("rotate a key")
+    page.get_by_text("No match.").wait_for()
 
 
 def test_an_ended_session_comes_back_to_where_one_was(console: Console, open_page: Opens) -> None:

@@ -105,6 +105,20 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
     assert console.api("GET", f"/v1/admin/keys/{key['id']}").json()["revoked_at"] is not None
 
 
+def test_a_key_rotated_without_an_overlap_is_refused_at_once(console: Console, open_page: Opens) -> None:
+    made = console.api("POST", "/v1/admin/keys", json={"tenant": "hooli", "name": "leaked"}).json()
+    budget = {"tenant": "hooli", "key_id": made["id"], "unit": "tokens", "period": "day", "limit_amount": 1000}
+    console.api("POST", "/v1/admin/budgets", json=budget).raise_for_status()
+    page = open_page(f"/admin/keys/{made['id']}?do=rotate")
+    page.get_by_label("The old secret still works for").select_option("0")
+    page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+    page.get_by_role("button", name="I have stored it").click()
+    page.locator("h1 ~ .note").get_by_text("rotated, refused now").wait_for()
+    assert page.get_by_role("button", name="Revoke").count() == 0, "it has ended"
+    page.get_by_role("tab", name="Budgets").click()
+    page.get_by_text("count in the budgets of the key it was rotated to: leaked").wait_for()
+
+
 def test_the_list_is_narrowed_by_its_address(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/keys?kind=admin&role=finance")
     page.get_by_role("link", name="the finance").wait_for()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,10 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     form.get_by_text("is finer than a pico per token").wait_for()
     form.get_by_label("Input", exact=True).fill("0.12")
     form.get_by_label("Output").fill("0.5")
+    form.get_by_label("Embedding").fill("0.04")
     form.get_by_role("button", name="Preview").click()
     form.get_by_text("Cost with this price").wait_for()
-    asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000}
+    asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000, "embedding": 40_000}
     asked["multipliers"] = {"premium": "3", "batch": "0.5"}
     preview = console.api("POST", "/v1/admin/prices/preview", json=asked).json()
     assert preview["would_picos"] > preview["was_picos"] > 0
@@ -47,7 +49,9 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     page.get_by_text("then 1.50").wait_for()  # premium's output, three times
     newest = console.api("GET", "/v1/admin/prices", params={"subject": MODEL}).json()["data"][0]
     assert newest["effective_from"] == 3_786_912_000
-    assert newest["tiers"]["batch"] == {"input": 60_000, "cached_input": 25_000, "output": 250_000}
+    assert newest["tiers"]["batch"] == {
+        "input": 60_000, "cached_input": 25_000, "output": 250_000, "embedding": 20_000,
+    }  # fmt: skip
     assert serious_faults(page) == []
 
 
@@ -91,6 +95,9 @@ def test_promises_as_the_api_has_them(console: Console, open_page: Opens) -> Non
     strip.press("ArrowLeft")
     before = premium["days"][-2]["date"]
     shown.get_by_text(f"{before}: no requests.").wait_for()
+    page.get_by_label("Time range").select_option("90 days")
+    shown.get_by_text(said).wait_for()  # the last day with requests again, not the first day of the longer range
+    page.get_by_label("Time range").select_option("30 days")
     strip.press("End")
     shown.get_by_text("Days of premium as a table").click()
     cells = shown.get_by_role("table").get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()
@@ -104,6 +111,38 @@ def test_promises_as_the_api_has_them(console: Console, open_page: Opens) -> Non
     page.get_by_label("Time range").select_option("Last month")
     page.get_by_text("No requests in this time range").wait_for()
     assert "period=last_month" in page.url
+
+
+def test_a_tenant_sees_its_promises_by_month_and_by_day(console: Console, open_page: Opens) -> None:
+    assert console.stack.chat("hooli", max_tokens=4).status_code == 200
+    console.stack.write(sla.fold_sla)
+    query = {"tenant": "hooli", "period": "this_month"}
+    report = console.api("GET", "/v1/admin/sla", params=query).json()
+    premium = report["data"][0]
+    assert premium["tier"] == "premium"
+    page = open_page("/admin/tenants/hooli", role="tenant_admin", width=390, dark=True)
+    page.get_by_role("tab", name="SLA").click()
+    month = page.get_by_role("table", name="Months of").get_by_role("row").filter(has_text="premium").first
+    total = premium["total"]
+    percentiles = " · ".join(re.escape(f"{total[f'ttft_p{rank}_ms']:.0f} ms") for rank in (50, 95, 99))
+    month.wait_for()
+    cells = month.get_by_role("cell").all_inner_texts()
+    assert cells[:4] == [report["start_date"][:7], "premium", total["verdict"], str(total["requests"])]
+    assert re.fullmatch(percentiles, cells[5]), cells
+    days = page.get_by_role("region", name="premium", exact=True)
+    today = premium["days"][-1]["date"]
+    days.get_by_text(re.compile(f"{today}: {total['verdict']}; first token ")).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert serious_faults(page) == []
+
+    page = open_page("/admin/tenants/hooli?tab=sla&period=7d")
+    page.get_by_text("Target now: first token within 1.00 s").first.wait_for()
+    page.get_by_role("link", name="SLA by model, and files").click()
+    page.wait_for_url("**/admin/sla?tenant=hooli&period=7d")
+    page.get_by_role("region", name="premium", exact=True).wait_for()
+    page.go_back()
+    page.get_by_role("tab", name="Errors").click()  # refusals are one click away
+    page.get_by_role("tabpanel", name="Errors").wait_for()
 
 
 def test_on_a_phone_in_the_dark(open_page: Opens) -> None:

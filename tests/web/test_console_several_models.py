@@ -124,13 +124,22 @@ def test_an_alias_shares_requests_out(console: Console, open_page: Opens) -> Non
 
 
 def test_a_model_is_removed_and_restored(console: Console, open_page: Opens) -> None:
+    for name, models in (("alone", [SECOND]), ("shared", [SECOND, MODEL])):
+        arms = [{"model": model, "weight": 1} for model in models]
+        console.api("PUT", f"/v1/admin/aliases/{name}", json={"models": arms}).raise_for_status()
     page = open_page(f"/admin/models/{SECOND.replace('/', '%2F')}", width=390, dark=True)
-    page.get_by_role("button", name="Remove").click()
-    ask = page.get_by_role("dialog", name=f"Remove {SECOND}?")
+    page.get_by_role("button", name="Drain and remove").click()
+    ask = page.get_by_role("dialog", name=f"Drain and remove {SECOND}?")
+    ask.get_by_text("Requests for the alias alone get 404").wait_for()
+    ask.get_by_text(f"Requests for the alias shared are then served by {MODEL}").wait_for()
     ask.get_by_label("to confirm").fill(SECOND)
     ask.get_by_role("button", name="Remove").click()
     page.get_by_role("button", name="Restore").wait_for()
     eventually(lambda: console.stack.chat("acme", model=SECOND).status_code == 404)
+    assert console.stack.chat("acme", model="alone").status_code == 404
+    assert console.stack.chat("acme", model="shared").json()["model"] == MODEL
+    for name in ("alone", "shared"):
+        console.api("DELETE", f"/v1/admin/aliases/{name}").raise_for_status()
     page.goto("/admin/models")
     page.get_by_role("heading", name="Removed").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

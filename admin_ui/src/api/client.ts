@@ -1,6 +1,6 @@
 // All requests of the console: typed by the API's paths, with the session cookie, and with the CSRF token on writes. A
 // request whose session has ended waits for a new sign-in and is then sent again.
-import { ApiError, errorOf } from "./errors";
+import { type ApiError, errorOf, reach } from "./errors";
 import { parseJson, writeJson } from "./json";
 import { csrfToken, recovered } from "./session";
 import type { paths } from "./schema";
@@ -87,12 +87,7 @@ export async function respond(url: string, init: RequestInit): Promise<Response>
     const headers = new Headers(init.headers);
     const token = csrfToken();
     if (init.method !== "GET" && token !== null) headers.set("x-csrf-token", token);
-    try {
-      return await fetch(url, { ...init, headers, credentials: "same-origin" });
-    } catch (error) {
-      if (error instanceof DOMException && error.name === "AbortError") throw error;
-      throw new ApiError(0, null, null, "The gateway cannot be reached. Your input is kept; try again.");
-    }
+    return reach(url, { ...init, headers, credentials: "same-origin" });
   };
   let answer = await ask();
   if (answer.ok) return answer;

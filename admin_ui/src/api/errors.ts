@@ -28,6 +28,16 @@ export function apiError(error: unknown): ApiError {
   return new ApiError(0, null, null, error instanceof Error ? error.message : String(error));
 }
 
+/** A fetch. Throws an ApiError with status 0 if no response arrives; an abort is thrown as it is. */
+export async function reach(url: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, init);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, null, null, "The gateway cannot be reached. Check the network and try again.");
+  }
+}
+
 /** The error in a response body: the gateway's error format, or a proxy's page. */
 export function errorOf(status: number, body: unknown, requestId: string | null): ApiError {
   const detail = (body as { error?: { message?: unknown; code?: unknown; param?: unknown; errors?: unknown } } | null)

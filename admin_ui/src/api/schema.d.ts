@@ -323,6 +323,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["TTenantV1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/files": {
         parameters: {
             query?: never;
@@ -564,6 +584,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["TTenantV1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/responses": {
         parameters: {
             query?: never;
@@ -683,6 +723,26 @@ export interface paths {
         get: operations["TTenantV1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["TTenantV1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1072,6 +1132,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit_log/{line_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAuditLine
+         * @description One line of the audit log, by its id.
+         */
+        get: operations["V1AdminAuditLogLineIdGetAuditLine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/batches": {
         parameters: {
             query?: never;
@@ -1126,6 +1206,26 @@ export interface paths {
          * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
          */
         post: operations["V1AdminBatchesBatchIdCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/billing_profiles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListProfiles
+         * @description The billing profiles of all tenants that are not archived, also of tenants whose profile was never set.
+         */
+        get: operations["V1AdminBillingProfilesListProfiles"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1210,7 +1310,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors that have run, with their waiting and stuck amounts and their last error.
+         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
+         *     the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -1646,6 +1747,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/issuer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetIssuer
+         * @description The issuer of the next documents: the settings issuer_…, …_series and payment_days of [billing] in
+         *     laneway.toml.
+         */
+        get: operations["V1AdminIssuerGetIssuer"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/keys": {
         parameters: {
             query?: never;
@@ -1754,6 +1876,26 @@ export interface paths {
          * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
          */
         post: operations["V1AdminLimitsSetLimits"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/defaults": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * DefaultLimits
+         * @description The configured rate limits, which apply where no limit is set.
+         */
+        get: operations["V1AdminLimitsDefaultsDefaultLimits"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2228,6 +2370,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/reconciliations/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetReconciliation
+         * @description One stored result of a reconciliation, by its number.
+         */
+        get: operations["V1AdminReconciliationsNumberGetReconciliation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/requests": {
         parameters: {
             query?: never;
@@ -2241,7 +2403,8 @@ export interface paths {
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
          *     `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
          *     end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
-         *     `/v1/admin/error_rates` counts all. Prompts and answers are not stored.
+         *     `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
+         *     without start_time, those of the last 7 days. Prompts and answers are not stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -2955,6 +3118,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["V1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/files": {
         parameters: {
             query?: never;
@@ -3239,6 +3422,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["V1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses": {
         parameters: {
             query?: never;
@@ -3358,6 +3561,26 @@ export interface paths {
         get: operations["V1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["V1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3533,6 +3756,12 @@ export interface components {
             fallbacks?: string[];
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
+        };
+        /** AllowanceView */
+        AllowanceView: {
+            concurrency: number;
+            requests_per_minute: number;
+            tokens_per_minute: number;
         };
         /**
          * AllowedResponseTools
@@ -3721,6 +3950,7 @@ export interface components {
             before: unknown;
             id: number;
             object_id: string;
+            object_name: string | null;
             request_id: string | null;
             tenant_id: string | null;
         };
@@ -3942,7 +4172,28 @@ export interface components {
             /** @enum {string} */
             unit: "tokens" | "money";
         };
-        /** BudgetView */
+        /**
+         * BudgetView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "end_users": null,
+         *       "end_users_near": null,
+         *       "held": 0,
+         *       "id": "bud_0123456789abcdef0123456789abcdef",
+         *       "kind": "hard",
+         *       "left": 50000000000000,
+         *       "limit_amount": 50000000000000,
+         *       "per_end_user": false,
+         *       "period": "month",
+         *       "resets_at": 1769900400,
+         *       "scope": "tenant",
+         *       "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "thresholds": [],
+         *       "unit": "money",
+         *       "used": 0
+         *     }
+         */
         BudgetView: {
             created_at: number;
             end_users: number | null;
@@ -4012,7 +4263,45 @@ export interface components {
             pinned?: boolean;
             tenants?: string[] | null;
         };
-        /** ChatCompletion */
+        /**
+         * ChatCompletion
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "message": {
+         *             "annotations": [],
+         *             "content": "Rhine, Danube, Elbe",
+         *             "refusal": null,
+         *             "role": "assistant"
+         *           }
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "chatcmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "chat.completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 34,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 38
+         *       }
+         *     }
+         */
         ChatCompletion: {
             choices: components["schemas"]["Choice"][];
             created: number;
@@ -4436,6 +4725,37 @@ export interface components {
         /**
          * Completion
          * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "text": " Rhine, Danube, Elbe"
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "cmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "text_completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 3,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 7
+         *       }
+         *     }
          */
         Completion: {
             choices: components["schemas"]["CompletionChoice"][];
@@ -4646,13 +4966,18 @@ export interface components {
         ConnectorView: {
             failed_at: number | null;
             gateway_id: string | null;
+            /** @enum {null|string} */
+            kind: "stripe" | "openmeter" | null;
             lag_s: number;
             last_error: string | null;
             name: string;
+            next_attempt_at: number | null;
+            retrying: number;
             sent_at: number | null;
             sent_tokens: number;
             stuck: number;
             stuck_reason: string | null;
+            url: string | null;
             waiting: number;
             waiting_tokens: number;
             without_account: number;
@@ -4892,6 +5217,11 @@ export interface components {
             /** @enum {unknown} */
             type: "custom";
         };
+        /** DefaultLimits */
+        DefaultLimits: {
+            key: components["schemas"]["AllowanceView"];
+            tenant: components["schemas"]["AllowanceView"];
+        };
         /** DeletedConversation */
         DeletedConversation: {
             /**
@@ -5009,6 +5339,109 @@ export interface components {
             tax_minor: number;
             taxes: components["schemas"]["TaxLine"][];
             total_minor: number;
+        };
+        /**
+         * Embedding
+         * @description The vector of input `index`, of length 1: numbers, or base64 of little-endian float32.
+         */
+        Embedding: {
+            embedding: number[] | string;
+            index: number;
+            /**
+             * @default embedding
+             * @enum {unknown}
+             */
+            object: "embedding";
+        };
+        /**
+         * EmbeddingList
+         * @description In the order of the inputs.
+         */
+        EmbeddingList: {
+            data: components["schemas"]["Embedding"][];
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** EmbeddingProperties */
+        EmbeddingProperties: {
+            dimensions: number;
+            /** @enum {string} */
+            pooling: "last" | "mean";
+            /**
+             * @default cosine
+             * @constant
+             */
+            scores: "cosine";
+        };
+        /**
+         * EmbeddingUsage
+         * @description All tokens are of the inputs.
+         */
+        EmbeddingUsage: {
+            prompt_tokens: number;
+            total_tokens: number;
+        };
+        /**
+         * EmbeddingsRequest
+         * @description One vector is made of each input.
+         * @example {
+         *       "input": [
+         *         "Three rivers",
+         *         "Two lakes"
+         *       ],
+         *       "model": "my-model"
+         *     }
+         */
+        EmbeddingsRequest: {
+            /**
+             * @description Special tokens are added before an input that is a text: only these values are accepted.
+             * @default null
+             */
+            add_special_tokens: null | true;
+            /** @default null */
+            dimensions: number | null;
+            /**
+             * @description Vectors are float32: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            embed_dtype: null | "float32";
+            /** @default null */
+            encoding_format: ("base64" | "float") | null;
+            /**
+             * @description Base64 is of little-endian numbers: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            endianness: null | "native" | "little";
+            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 2048 */
+            input: string | (string | number | number[])[];
+            model: string;
+            /**
+             * @description Vectors have length 1: only these values are accepted.
+             * @default null
+             */
+            normalize: null | true;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /** EndUserView */
         EndUserView: {
@@ -5494,6 +5927,15 @@ export interface components {
             total_picos: number | bigint;
             usage_picos: number | bigint;
         };
+        /** IssuerView */
+        IssuerView: {
+            address: string[];
+            credit_series: string;
+            invoice_series: string;
+            name: string;
+            payment_days: number;
+            tax_id: string | null;
+        };
         /**
          * JsonObjectFormat
          * @description The answer is a JSON object.
@@ -5511,7 +5953,36 @@ export interface components {
             /** @enum {unknown} */
             type: "json_schema";
         };
-        /** Key */
+        /**
+         * Key
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         Key: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -5735,7 +6206,30 @@ export interface components {
             /** @enum {unknown} */
             role: "assistant" | "system" | "user";
         };
-        /** MessageAnswer */
+        /**
+         * MessageAnswer
+         * @example {
+         *       "content": [
+         *         {
+         *           "text": "Rhine, Danube, Elbe",
+         *           "type": "text"
+         *         }
+         *       ],
+         *       "id": "msg_0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "role": "assistant",
+         *       "stop_reason": "max_tokens",
+         *       "stop_sequence": null,
+         *       "type": "message",
+         *       "usage": {
+         *         "cache_creation_input_tokens": 0,
+         *         "cache_read_input_tokens": 32,
+         *         "input_tokens": 2,
+         *         "output_tokens": 4,
+         *         "service_tier": "standard"
+         *       }
+         *     }
+         */
         MessageAnswer: {
             content: (components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"])[];
             id: string;
@@ -5955,16 +6449,34 @@ export interface components {
         /** ModelCapabilities */
         ModelCapabilities: {
             /** @default false */
+            embeddings: boolean;
+            /** @default false */
             reasoning: boolean;
             /** @default false */
             structured_outputs: boolean;
             /** @default false */
             tools: boolean;
         };
-        /** ModelCard */
+        /**
+         * ModelCard
+         * @example {
+         *       "capabilities": {
+         *         "reasoning": false,
+         *         "structured_outputs": true,
+         *         "tools": false
+         *       },
+         *       "created": 1767225600,
+         *       "id": "my-model",
+         *       "max_model_len": 8192,
+         *       "object": "model",
+         *       "owned_by": "laneway",
+         *       "parent": null
+         *     }
+         */
         ModelCard: {
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
+            embedding?: components["schemas"]["EmbeddingProperties"] | null;
             id: string;
             max_model_len?: number | null;
             /**
@@ -6127,7 +6639,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos?: number | null;
@@ -6150,7 +6662,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos: number | bigint;
@@ -6233,7 +6745,37 @@ export interface components {
             tenant?: string | null;
             tier?: string | null;
         };
-        /** NewKeyView */
+        /**
+         * NewKeyView
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "secret": "lw_live_…",
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         NewKeyView: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -6291,6 +6833,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             multipliers?: {
                 [key: string]: string;
@@ -6377,7 +6920,21 @@ export interface components {
             tenant?: string | null;
             url: string;
         };
-        /** NewWebhookView */
+        /**
+         * NewWebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "secret": "whsec_…",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         NewWebhookView: {
             active: boolean;
             created_at: number;
@@ -6439,7 +6996,33 @@ export interface components {
             status: "ok" | "degraded" | "down";
             today: components["schemas"]["Today"];
         };
-        /** OwnBudgets */
+        /**
+         * OwnBudgets
+         * @example {
+         *       "data": [
+         *         {
+         *           "created_at": 1767225600,
+         *           "end_users": null,
+         *           "end_users_near": null,
+         *           "held": 0,
+         *           "id": "bud_0123456789abcdef0123456789abcdef",
+         *           "kind": "hard",
+         *           "left": 49999934900000,
+         *           "limit_amount": 50000000000000,
+         *           "per_end_user": false,
+         *           "period": "month",
+         *           "resets_at": 1769900400,
+         *           "scope": "tenant",
+         *           "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "thresholds": [],
+         *           "unit": "money",
+         *           "used": 65100000
+         *         }
+         *       ],
+         *       "object": "list"
+         *     }
+         */
         OwnBudgets: {
             data: components["schemas"]["BudgetView"][];
             /**
@@ -6448,7 +7031,18 @@ export interface components {
              */
             object: "list";
         };
-        /** OwnLimits */
+        /**
+         * OwnLimits
+         * @example {
+         *       "concurrency": null,
+         *       "id": "lim_0123456789abcdef0123456789abcdef",
+         *       "requests_per_minute": 600,
+         *       "scope": "tenant",
+         *       "subject_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tokens_per_minute": null
+         *     }
+         */
         OwnLimits: {
             concurrency: number | null;
             id: string;
@@ -6459,7 +7053,26 @@ export interface components {
             tenant_id: string;
             tokens_per_minute: number | null;
         };
-        /** OwnUsage */
+        /**
+         * OwnUsage
+         * @example {
+         *       "cached_tokens": 64,
+         *       "completion_tokens": 28,
+         *       "cost_picos": {
+         *         "EUR": 65100000
+         *       },
+         *       "device_s": 0.25,
+         *       "end_time": null,
+         *       "key_id": "key_0123456789abcdef0123456789abcdef",
+         *       "object": "usage",
+         *       "preemptions": 0,
+         *       "prompt_tokens": 105,
+         *       "recomputed": {},
+         *       "requests": 4,
+         *       "start_time": null,
+         *       "swapped_tokens": 0
+         *     }
+         */
         OwnUsage: {
             cached_tokens: number;
             completion_tokens: number;
@@ -6714,6 +7327,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[TenantProfileView] */
+        Page_TenantProfileView: {
+            data: components["schemas"]["TenantProfileView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[TenantView] */
         Page_TenantView: {
             data: components["schemas"]["TenantView"][];
@@ -6860,6 +7484,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             month?: string | null;
             multipliers?: {
@@ -6874,7 +7499,34 @@ export interface components {
             subject_kind: "model" | "adapter";
             tenant?: string | null;
         };
-        /** PriceView */
+        /**
+         * PriceView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "effective_from": 1767225600,
+         *       "id": "prv_0123456789abcdef0123456789abcdef",
+         *       "subject": "my-model",
+         *       "subject_kind": "model",
+         *       "tiers": {
+         *         "batch": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         },
+         *         "premium": {
+         *           "cached_input": 900000,
+         *           "input": 900000,
+         *           "output": 3600000
+         *         },
+         *         "standard": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         }
+         *       }
+         *     }
+         */
         PriceView: {
             created_at: number;
             currency: string;
@@ -6897,7 +7549,17 @@ export interface components {
             default_max_tokens?: number | null;
             name?: string | null;
         };
-        /** ProjectView */
+        /**
+         * ProjectView
+         * @example {
+         *       "archived_at": null,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "id": "prj_0123456789abcdef0123456789abcdef",
+         *       "name": "search",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef"
+         *     }
+         */
         ProjectView: {
             archived_at: number | null;
             created_at: number;
@@ -6940,6 +7602,15 @@ export interface components {
             layer_error_max: number;
             mean_kl_max: number;
             top1_min: number;
+        };
+        /**
+         * RankedDocument
+         * @description Document `index` of the request. `relevance_score`: a cosine, from -1 to 1.
+         */
+        RankedDocument: {
+            document?: components["schemas"]["RerankDocument"];
+            index: number;
+            relevance_score: number;
         };
         /** RateBucket */
         RateBucket: {
@@ -7092,6 +7763,69 @@ export interface components {
             ttft_s: number | null;
         };
         /**
+         * RerankAnswer
+         * @description The nearest document first.
+         */
+        RerankAnswer: {
+            id: string;
+            model: string;
+            results: components["schemas"]["RankedDocument"][];
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** RerankDocument */
+        RerankDocument: {
+            text: string;
+        };
+        /**
+         * RerankRequest
+         * @description Documents by the cosine of their embedding and the query's, the nearest first.
+         * @example {
+         *       "documents": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ],
+         *       "model": "my-model",
+         *       "query": "rivers",
+         *       "top_n": 1
+         *     }
+         */
+        RerankRequest: {
+            documents: (string | components["schemas"]["RerankDocument"])[];
+            /**
+             * @description A document is one input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_chunks_per_doc: null;
+            /**
+             * @description Documents are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_tokens_per_doc: null;
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            query: string;
+            /** @default null */
+            return_documents: boolean | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            top_n: number | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
+        };
+        /**
          * ResponseCustomTool
          * @description A tool whose input is one text. `allowed_callers` and `defer_loading` are hints.
          */
@@ -7172,6 +7906,75 @@ export interface components {
          * ResponseObject
          * @description A response. `output`: items of the types reasoning, message, function_call and custom_tool_call. The fields from
          *         `background` on repeat the request.
+         * @example {
+         *       "background": false,
+         *       "completed_at": 1767225600.5,
+         *       "conversation": null,
+         *       "created_at": 1767225600.5,
+         *       "error": null,
+         *       "id": "resp_0123456789abcdef0123456789abcdef",
+         *       "incomplete_details": {
+         *         "reason": "max_output_tokens"
+         *       },
+         *       "instructions": null,
+         *       "max_output_tokens": 16,
+         *       "max_tool_calls": null,
+         *       "metadata": {},
+         *       "model": "my-model",
+         *       "object": "response",
+         *       "output": [
+         *         {
+         *           "content": [
+         *             {
+         *               "annotations": [],
+         *               "logprobs": [],
+         *               "text": "Rhine, Danube, Elbe",
+         *               "type": "output_text"
+         *             }
+         *           ],
+         *           "id": "msg_0123456789abcdef0123456789abcdef_0",
+         *           "role": "assistant",
+         *           "status": "incomplete",
+         *           "type": "message"
+         *         }
+         *       ],
+         *       "parallel_tool_calls": true,
+         *       "previous_response_id": null,
+         *       "prompt_cache_key": null,
+         *       "reasoning": {
+         *         "effort": null,
+         *         "summary": null
+         *       },
+         *       "safety_identifier": null,
+         *       "service_tier": "default",
+         *       "status": "incomplete",
+         *       "store": false,
+         *       "temperature": 1,
+         *       "text": {
+         *         "format": {
+         *           "type": "text"
+         *         },
+         *         "verbosity": "medium"
+         *       },
+         *       "tool_choice": "auto",
+         *       "tools": [],
+         *       "top_logprobs": 0,
+         *       "top_p": 1,
+         *       "truncation": "disabled",
+         *       "usage": {
+         *         "input_tokens": 34,
+         *         "input_tokens_details": {
+         *           "cache_write_tokens": 0,
+         *           "cached_tokens": 32
+         *         },
+         *         "output_tokens": 16,
+         *         "output_tokens_details": {
+         *           "reasoning_tokens": 0
+         *         },
+         *         "total_tokens": 50
+         *       },
+         *       "user": null
+         *     }
          */
         ResponseObject: {
             background: boolean;
@@ -7354,6 +8157,51 @@ export interface components {
             schema: Record<string, never> | null;
             /** @default null */
             strict: boolean | null;
+        };
+        /** ScoreAnswer */
+        ScoreAnswer: {
+            created: number;
+            data: components["schemas"]["TextScore"][];
+            id: string;
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /**
+         * ScoreRequest
+         * @description The cosine of the embeddings of two texts, for each pair: two lists of equal length, or one text and a list.
+         * @example {
+         *       "model": "my-model",
+         *       "text_1": "rivers",
+         *       "text_2": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ]
+         *     }
+         */
+        ScoreRequest: {
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            text_1: string | string[];
+            text_2: string | string[];
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /** SearchHit */
         SearchHit: {
@@ -7636,7 +8484,40 @@ export interface components {
             was_picos: number | bigint;
             would_picos: number | bigint;
         };
-        /** TenantView */
+        /** TenantProfileView */
+        TenantProfileView: {
+            accounts: {
+                [key: string]: string;
+            };
+            address: string[];
+            is_set: boolean;
+            legal_name: string | null;
+            name: string;
+            payment_days: number | null;
+            slug: string;
+            tax_id: string | null;
+            taxes: components["schemas"]["Tax"][];
+            tenant_id: string;
+        };
+        /**
+         * TenantView
+         * @example {
+         *       "allowed_ips": null,
+         *       "archived_at": null,
+         *       "cheapest": false,
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "default_max_tokens": null,
+         *       "id": "ten_0123456789abcdef0123456789abcdef",
+         *       "name": "Northwind",
+         *       "share_weight": 1,
+         *       "slug": "northwind",
+         *       "status": "active",
+         *       "store_responses_s": null,
+         *       "tier": "standard",
+         *       "time_zone": "Europe/Berlin"
+         *     }
+         */
         TenantView: {
             allowed_ips: string[] | null;
             archived_at: number | null;
@@ -7715,6 +8596,19 @@ export interface components {
             text: string;
             /** @enum {unknown} */
             type: "text";
+        };
+        /**
+         * TextScore
+         * @description The cosine of pair `index`, from -1 to 1.
+         */
+        TextScore: {
+            index: number;
+            /**
+             * @default score
+             * @enum {unknown}
+             */
+            object: "score";
+            score: number;
         };
         /**
          * Thinking
@@ -7808,7 +8702,12 @@ export interface components {
             series: components["schemas"]["Hour"][];
             tokens: number;
         };
-        /** TokenCount */
+        /**
+         * TokenCount
+         * @example {
+         *       "input_tokens": 34
+         *     }
+         */
         TokenCount: {
             input_tokens: number;
         };
@@ -7822,7 +8721,19 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
-        /** TokenizeAnswer */
+        /**
+         * TokenizeAnswer
+         * @example {
+         *       "count": 3,
+         *       "max_model_len": 8192,
+         *       "token_strs": null,
+         *       "tokens": [
+         *         16705,
+         *         7626,
+         *         359
+         *       ]
+         *     }
+         */
         TokenizeAnswer: {
             count: number;
             max_model_len: number;
@@ -7957,6 +8868,7 @@ export interface components {
             };
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             made_tokens: number;
             preemptions: number;
             prompt_tokens: number;
@@ -7983,6 +8895,7 @@ export interface components {
         /** UnitPrices */
         UnitPrices: {
             cached_input: number;
+            embedding: number;
             input: number;
             output: number;
         };
@@ -8048,6 +8961,7 @@ export interface components {
             currency: string;
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             /** @default 0 */
             input_audio_tokens: number;
             input_cached_tokens: number;
@@ -8095,6 +9009,8 @@ export interface components {
             load_s: number | null;
             made_tokens: number;
             model: string;
+            /** @enum {string} */
+            operation: "text" | "embedding";
             pause_s: number | null;
             preemptions: number;
             price_version_id: string;
@@ -8172,7 +9088,20 @@ export interface components {
             event_id: string;
             status: number | null;
         };
-        /** WebhookView */
+        /**
+         * WebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         WebhookView: {
             active: boolean;
             created_at: number;
@@ -9123,6 +10052,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1FilesListFiles: {
         parameters: {
             query?: {
@@ -9768,6 +10743,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -10078,6 +11099,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1TokenizeTokenize: {
         parameters: {
             query?: never;
@@ -10219,7 +11286,10 @@ export interface operations {
     V1AdminAdaptersUploadAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -11124,6 +12194,47 @@ export interface operations {
             };
         };
     };
+    V1AdminAuditLogLineIdGetAuditLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                line_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditLineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminBatchesListBatches: {
         parameters: {
             query?: {
@@ -11236,6 +12347,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBillingProfilesListProfiles: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "slug" | "-slug" | "name" | "-name";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TenantProfileView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -12580,6 +13737,45 @@ export interface operations {
             };
         };
     };
+    V1AdminIssuerGetIssuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminKeysListKeys: {
         parameters: {
             query?: {
@@ -12928,6 +14124,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OwnLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsDefaultsDefaultLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefaultLimits"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -14266,6 +15501,47 @@ export interface operations {
             };
         };
     };
+    V1AdminReconciliationsNumberGetReconciliation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconciliationView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminRequestsListRequests: {
         parameters: {
             query?: {
@@ -14286,6 +15562,7 @@ export interface operations {
                 search?: string | null;
                 outcome?: "served" | "refused" | "failed" | null;
                 code?: string | null;
+                min_ttft_s?: number | null;
                 limit?: number;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
@@ -14847,6 +16124,7 @@ export interface operations {
                 search?: string | null;
                 /** @description archived objects instead of all others */
                 archived?: boolean;
+                status?: "active" | "suspended" | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the previous page */
@@ -16329,6 +17607,50 @@ export interface operations {
             };
         };
     };
+    V1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1FilesListFiles: {
         parameters: {
             query?: {
@@ -17068,6 +18390,50 @@ export interface operations {
             };
         };
     };
+    V1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -17346,6 +18712,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputItems"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -1,6 +1,6 @@
 // The session: role, permissions and CSRF token. The cookie itself is visible only to the browser.
 import { useSyncExternalStore } from "react";
-import { type ApiError, errorOf } from "./errors";
+import { type ApiError, errorOf, reach } from "./errors";
 import { parseJson } from "./json";
 import type { components } from "./schema";
 
@@ -58,7 +58,7 @@ export function csrfToken(): string | null {
 /** Loads the session: at start, and after an event stream broke (a stream does not report its status). */
 export async function loadSession(): Promise<void> {
   try {
-    const answer = await fetch(PATH, { credentials: "same-origin" });
+    const answer = await reach(PATH, { credentials: "same-origin" });
     if (answer.status === 401)
       setCurrent({ ...current, state: current.session === null ? "out" : "expired", error: null });
     else enter(await sessionOf(answer));
@@ -86,7 +86,7 @@ export async function loadProvider(): Promise<Provider | null> {
 /** `code`: of the key's authenticator app; "" at first. Throws the API's error for a wrong key or code. */
 export async function signIn(key: string, code: string): Promise<void> {
   const headers = { "content-type": "application/json" };
-  const answer = await fetch(PATH, {
+  const answer = await reach(PATH, {
     method: "POST",
     headers,
     body: JSON.stringify(code === "" ? { key } : { key, code }),
@@ -109,7 +109,7 @@ function enter(session: Session): void {
 
 export async function signOut(): Promise<void> {
   const headers = { "x-csrf-token": csrfToken() ?? "" };
-  await fetch(PATH, { method: "DELETE", headers, credentials: "same-origin" });
+  await reach(PATH, { method: "DELETE", headers, credentials: "same-origin" });
   location.assign("/admin/");
 }
 

@@ -1,7 +1,7 @@
 // Event streams, streamed responses and uploads with progress.
 import { useEffect, useRef, useState } from "react";
 import { respond } from "./client";
-import { ApiError, errorOf } from "./errors";
+import { ApiError, errorOf, reach } from "./errors";
 import { parseJson, writeJson } from "./json";
 import { loadSession, csrfToken, recovered } from "./session";
 
@@ -63,7 +63,7 @@ export async function* streamed(
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (key !== null) headers.authorization = `Bearer ${key}`;
   const init = { method: "POST", headers, body: writeJson(body), signal };
-  const answer = key === null ? await respond(url, init) : await fetch(url, { ...init, credentials: "omit" });
+  const answer = key === null ? await respond(url, init) : await reach(url, { ...init, credentials: "omit" });
   if (!answer.ok || answer.body === null) throw await refusedBy(answer);
   opened?.(answer.headers);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

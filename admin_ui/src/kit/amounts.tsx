@@ -4,12 +4,22 @@ import { type Exact, count, decimal, rounded } from "./numbers";
 import { type Zone, useZone } from "./settings";
 import { wallOf } from "./wallClock";
 
-/** An amount of picos, exact; `short`: rounded to two places, with the exact amount as title. */
-export function Money({ picos, currency, short }: { picos: Exact; currency?: string; short?: boolean }) {
+/** An amount of picos, exact; `short`: rounded to two places, or to `places`, with the exact amount as title. */
+export function Money({
+  picos,
+  currency,
+  short,
+  places = short ? 2 : undefined,
+}: {
+  picos: Exact;
+  currency?: string;
+  short?: boolean;
+  places?: number;
+}) {
   const whole = decimal(picos);
   return (
-    <span className="num" title={short ? `${whole} ${currency ?? ""}`.trim() : undefined}>
-      {short ? rounded(picos) : whole}
+    <span className="num" title={places === undefined ? undefined : `${whole} ${currency ?? ""}`.trim()}>
+      {places === undefined ? whole : rounded(picos, places)}
       {currency !== undefined && <span className="unit"> {currency}</span>}
     </span>
   );

@@ -6,6 +6,7 @@ import type { ChartProps } from "./chartCanvas";
 import { iso, saveCsv } from "./csv";
 import { type Exact, count, exact, sum } from "./numbers";
 import { EmptyState, Skeleton } from "./parts";
+import { Swatch } from "./seriesMarks";
 import { ZoneContext, setSetting, useShade, useZone } from "./settings";
 
 export type { ChartProps, Series } from "./chartCanvas";
@@ -83,7 +84,7 @@ export function Chart(props: ChartProps) {
             <Canvas
               {...props}
               series={shown}
-              colours={shown.map((one) => series.indexOf(one) % 8)}
+              colours={shown.map((one) => series.indexOf(one))}
               zone={zone}
               shade={shade}
               onCursor={setCursor}
@@ -98,9 +99,7 @@ export function Chart(props: ChartProps) {
                 aria-pressed={!off.has(one.name)}
                 onClick={() => toggle(one.name)}
               >
-                <svg viewBox="0 0 10 10" aria-hidden="true">
-                  <rect className={`c${index % 8}`} width="10" height="10" rx="2" />
-                </svg>
+                <Swatch index={index} />
                 {one.name}
                 {cursor !== null && !off.has(one.name) && (
                   <span className="num"> {sayOf(one.values[cursor], say)}</span>

@@ -4,6 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { moment } from "./amounts";
 import type { Exact } from "./numbers";
+import { HUES, dashOf, fillOf } from "./seriesMarks";
 import type { Zone } from "./settings";
 
 export interface Series {
@@ -32,7 +33,7 @@ export interface ChartProps {
 type Values = (number | null)[];
 
 interface Props extends ChartProps {
-  /** The index of each series' colour among the eight; it does not change when other series are hidden. */
+  /** The index of each series' colour (`seriesMarks`); it does not change when other series are hidden. */
   colours: readonly number[];
   zone: Zone;
   shade: string;
@@ -72,22 +73,27 @@ export default function Canvas(props: Props) {
           },
           y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] },
         },
-        axes: axes(colour, zone, (value) =>
-          (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value),
-        ),
+        axes: axes({
+          colour,
+          zone,
+          say: (value) =>
+            (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value),
+          last: at[at.length - 1]!,
+          whole: series.every((one) => one.values.every(isWhole)),
+        }),
         series: [
           {},
           // Stacked: the highest sum is drawn first, lower sums on top of it.
           ...order(series.length, kind).map((index) => ({
-            stroke: colour(`--chart-${colours[index]}`),
+            stroke: colour(`--chart-${colours[index]! % HUES}`),
             ...(kind === "bars"
               ? {
-                  fill: colour(`--chart-${colours[index]}`),
+                  fill: fillOf(colours[index]!, colour),
                   width: 0,
                   paths: uPlot.paths.bars!({ size: [0.8, 48], align: at.length > 1 ? 1 : 0 }),
                   points: { show: false },
                 }
-              : { width: 2, points: { show: at.length < 2 } }),
+              : { width: 2, dash: dashOf(colours[index]!), points: { show: at.length < 2 } }),
           })),
         ],
         hooks: {
@@ -143,7 +149,27 @@ function data(at: readonly number[], series: Props["series"], kind: "bars" | "li
   return [[...at], ...stacked.reverse()] as [number[], ...Values[]];
 }
 
-function axes(colour: (name: string) => string, zone: Zone, say: (value: number) => string): uPlot.Axis[] {
+function isWhole(value: Exact | null): boolean {
+  return value === null || typeof value === "bigint" || Number.isInteger(value);
+}
+
+/** Steps of an axis of whole numbers: 1, 2, 5, 10, … */
+const WHOLE_STEPS = Array.from({ length: 19 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
+/** `last`: the time of the last value; later ticks have no label. `whole`: all values are whole numbers. */
+function axes({
+  colour,
+  zone,
+  say,
+  last,
+  whole,
+}: {
+  colour: (name: string) => string;
+  zone: Zone;
+  say: (value: number) => string;
+  last: number;
+  whole: boolean;
+}): uPlot.Axis[] {
   const common = {
     stroke: colour("--faint"),
     font: `11px ${colour("--sans")}`,
@@ -155,9 +181,9 @@ function axes(colour: (name: string) => string, zone: Zone, say: (value: number)
       ...common,
       grid: { show: false },
       space: 64,
-      values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step, zone)),
+      values: (_, splits, __, ___, step) => splits.map((at) => (at > last ? "" : tick(at, step, zone))),
     },
-    { ...common, size: 64, values: (_, splits) => splits.map(say) },
+    { ...common, size: 64, ...(whole ? { incrs: WHOLE_STEPS } : {}), values: (_, splits) => splits.map(say) },
   ];
 }
 

@@ -1,5 +1,5 @@
 // A field that finds one of many by typing: tenants, keys, models. The API does the search.
-import { type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
+import { type KeyboardEvent, useEffect, useId, useLayoutEffect, useRef, useState } from "react";
 import type { PathsOf } from "../api/client";
 import { type RowOf, useList } from "../api/query";
 import { Field, type FieldProps, type FormState } from "./form";
@@ -26,6 +26,8 @@ interface Props {
   "aria-invalid"?: boolean | undefined;
 }
 
+const LIST_GAP_PX = 8; // between the field and its list, and the list and the window's edge
+
 /** The control alone, for choices that the caller provides. */
 export function Combobox({
   id,
@@ -49,6 +51,14 @@ export function Combobox({
     setText(null);
     onSearch("");
   };
+  const [up, setUp] = useState(false);
+  useLayoutEffect(() => {
+    if (!open) return;
+    const field = box.current!.getBoundingClientRect();
+    const below = innerHeight - field.bottom;
+    const height = box.current!.querySelector("ul")!.offsetHeight + LIST_GAP_PX;
+    setUp(height > below && field.top > below);
+  }, [open, choices.length]);
   useEffect(() => {
     box.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
   }, [at, open]);
@@ -83,7 +93,7 @@ export function Combobox({
   const said = choices.find((choice) => choice.value === value)?.said ?? known;
   return (
     <div
-      className="combobox"
+      className={up ? "combobox combobox-up" : "combobox"}
       ref={box}
       onBlur={(event) => open && !event.currentTarget.contains(event.relatedTarget) && leave()}
     >

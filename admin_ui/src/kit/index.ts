@@ -9,6 +9,7 @@ export * from "./links";
 export * from "./numbers";
 export * from "./parts";
 export * from "./segments";
+export { Swatch } from "./seriesMarks";
 export * from "./settings";
 export * from "./standards";
 export * from "./table";

@@ -81,6 +81,15 @@ export function useNewDialog(): [boolean, (open: boolean) => void] {
   return [view.values.new === "1", (open) => view.set({ new: open ? "1" : "" })];
 }
 
+/** The open dialog of an object's page, and its setter. The address can open one: `?do=rotate`. `allowed`: the dialogs
+ * that the role may open. */
+export function useActionDialog<Name extends string>(
+  allowed: readonly Name[],
+): [Name | null, (open: Name | null) => void] {
+  const view = useView({ do: "" });
+  return [allowed.find((name) => name === view.values.do) ?? null, (open) => view.set({ do: open ?? "" })];
+}
+
 /** The parameter `$name` of the page's path. */
 export function useParam(name: string): string {
   const params: Values = useParams({ strict: false });

@@ -85,6 +85,11 @@ function digits(value: number): string {
   return Math.abs(value) >= 999.5 ? String(Math.round(value)) : value.toPrecision(3);
 }
 
+/** A rate in units per second: 4.25 → "4.3", 1234 → "1.23 k". */
+export function rate(perSecond: number): string {
+  return perSecond < 10 ? perSecond.toFixed(1).replace(/\.0$/, "") : brief(Math.round(perSecond));
+}
+
 /** A short count: 1234567 → "1.23 M". */
 export function brief(value: Exact): string {
   const size = Math.abs(Number(value));

@@ -196,6 +196,15 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
+/** A name on one line; a long name ends with an ellipsis, and the title is the full name. */
+export function LongName({ text }: { text: string }) {
+  return (
+    <span className="long-name" title={text}>
+      {text}
+    </span>
+  );
+}
+
 /** A full identifier, with a button to copy it. */
 export function Id({ value }: { value: string }) {
   return (

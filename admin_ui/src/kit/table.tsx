@@ -19,6 +19,8 @@ export interface Column<Row> {
   end?: boolean;
   /** Left out on a phone. */
   wide?: boolean;
+  /** Left out below 1400 px: the least important column of a wide table. */
+  roomy?: boolean;
   /** The value in the CSV; a column without `csv` is omitted there. */
   csv?: (row: Row) => Cell;
   /** Its header in the CSV, if it differs: with a unit, for example. */
@@ -106,7 +108,7 @@ export function DataTable<Row extends object>({
             </button>
           )}
           <span className="table-count num" role="status">
-            {list.loading
+            {list.loading || (list.error !== null && list.rows.length === 0)
               ? ""
               : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}
           </span>
@@ -322,7 +324,10 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
 }
 
 function classOf<Row>(column: Column<Row>): string | undefined {
-  return [column.end && "end", column.wide && "wide-only"].filter(Boolean).join(" ") || undefined;
+  return (
+    [column.end && "end", column.wide && "wide-only", column.roomy && "roomy-only"].filter(Boolean).join(" ") ||
+    undefined
+  );
 }
 
 function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["view"] }) {
@@ -446,7 +451,7 @@ export function TextFilter<V extends Record<string, string>>({
   label: string;
   view: View<V>;
   name: keyof V & string;
-  type?: "text" | "date";
+  type?: "text" | "date" | "number";
 }) {
   const value = view.values[name] ?? "";
   const [text, setText] = useState(value);
@@ -457,6 +462,7 @@ export function TextFilter<V extends Record<string, string>>({
       <span>{label}</span>
       <input
         type={type}
+        {...(type === "number" ? { min: 0, step: "any" } : {})}
         value={text}
         spellCheck={false}
         onChange={(event) =>

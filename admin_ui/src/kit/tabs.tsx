@@ -1,5 +1,5 @@
 // Tabs whose selection is in the address. Arrow keys move, Enter opens.
-import { type KeyboardEvent, type ReactNode, useId } from "react";
+import { type KeyboardEvent, type ReactNode, useEffect, useId, useRef } from "react";
 import { useView } from "./links";
 
 export interface Tab {
@@ -12,9 +12,16 @@ export function Tabs({ label, tabs }: { label: string; tabs: readonly Tab[] }) {
   const view = useView({ tab: tabs[0]?.id ?? "" });
   const own = useId();
   const open = tabs.find((tab) => tab.id === view.values.tab) ?? tabs[0]; // a role may not see all tabs
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // On a phone the list is wider than the screen.
+    const [tab, row] = [list.current?.querySelector<HTMLElement>("[aria-selected=true]"), list.current];
+    if (tab != null && row != null)
+      row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.clientWidth) / 2;
+  }, [open?.id]);
   return (
     <div className="tabs">
-      <div className="tabs-list" role="tablist" aria-label={label} onKeyDown={moveByArrows}>
+      <div ref={list} className="tabs-list" role="tablist" aria-label={label} onKeyDown={moveByArrows}>
         {tabs.map((tab) => (
           <button
             key={tab.id}

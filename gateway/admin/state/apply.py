@@ -237,6 +237,9 @@ class StateApplier:
                 input=_picos(str(wanted.input), "input", MILLION),
                 cached_input=_picos(str(cached), "cached_input", MILLION),
                 output=_picos(str(wanted.output), "output", MILLION),
+                embedding=(
+                    None if wanted.embedding is None else _picos(str(wanted.embedding), "embedding", MILLION)
+                ),
             )  # fmt: skip
 
         name = f"{subject} in {wanted.currency}, for a million tokens"

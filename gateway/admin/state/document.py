@@ -114,6 +114,7 @@ class WantedPrice(_Part, frozen=True, kw_only=True):
     input: Amount
     cached_input: Amount | None = None
     output: Amount
+    embedding: Amount | None = None
     multipliers: dict[str, str | int | float] = {}
 
 

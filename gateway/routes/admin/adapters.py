@@ -19,6 +19,7 @@ from gateway.catalog.base_models import BaseModel
 from gateway.errors import InvalidRequest
 from gateway.http.form import Fields
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
+from gateway.routes.automation.idempotency import begin_idempotent_upload
 from gateway.services import Services
 from gateway.uploads.staged import AdapterBase
 from gateway.uploads.uploads import BOOLEANS, ReceivedUpload, UploadView
@@ -58,6 +59,8 @@ class AdapterController(Controller):
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
             await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the slow check
             staged = await upload.check_adapter(base)
+            idempotent = await begin_idempotent_upload(services, request, by, upload.fields, staged.facts.digest)
+            administration = Administration(services.config, by, idempotent)
             made = await services.database.administer(
                 lambda c: administration.adapters.register(c, wanted, staged.facts, staged.keep_content)
             )

@@ -10,7 +10,7 @@ from litestar import get, post
 from litestar.params import Parameter
 from msgspec import Meta, Struct
 
-from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX
+from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX, Meter
 from billing.books import corrections, invoices, periods
 from billing.books.corrections import REASON_CHARS_MAX
 from billing.books.margins import Margins
@@ -31,6 +31,7 @@ from gateway.routes.admin.paging import (
     decode_sequence,
     list_page,
     list_query,
+    number_of,
 )
 from gateway.services import Services
 from gateway.views.accounts import Page, page
@@ -76,7 +77,7 @@ class NewCorrection(Struct, forbid_unknown_fields=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    meter: Literal["input", "cached_input", "output"] | None = None
+    meter: Meter | None = None
     month: Annotated[str, Meta(max_length=7)] | None = None
 
 
@@ -246,6 +247,15 @@ async def list_reconciliations(
 async def reconciliation_standing(services: Services) -> StandingView:
     """The open findings: those of the last whole reconciliation and of all since. Sound books have none."""
     return StandingView.of(await services.database.read(reconcile.open_findings))
+
+
+@get("/reconciliations/{number:str}", opt={"route": "/v1/admin/reconciliations/{number}", **EVERYONES})
+async def get_reconciliation(services: Services, number: str) -> ReconciliationView:
+    """One stored result of a reconciliation, by its number."""
+    result = await services.database.read(lambda c: reconcile.get(c, number_of(number)))
+    if result is None:
+        raise RowNotFound(f"there is no reconciliation {number!r}", "number")
+    return ReconciliationView.of(result)
 
 
 @post(

@@ -33,6 +33,20 @@ class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
     concurrency: Count | UnsetType | None = UNSET
 
 
+class AllowanceView(msgspec.Struct, frozen=True, kw_only=True):
+    requests_per_minute: int
+    tokens_per_minute: int
+    concurrency: int
+
+
+class DefaultLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The rate limits of laneway.toml: of each `key` (`[limits]`) and of each `tenant` (`[tenant_limits]`) without
+    limits of its own."""
+
+    key: AllowanceView
+    tenant: AllowanceView
+
+
 class LimitsController(Controller):
     path = "/limits"
     opt = {"area": "limits"}  # noqa: RUF012
@@ -65,6 +79,15 @@ class LimitsController(Controller):
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
+
+    @get("/defaults", opt={"route": "/v1/admin/limits/defaults"}, sync_to_thread=False)
+    def default_limits(self, services: Services) -> DefaultLimits:
+        """The configured rate limits, which apply where no limit is set."""
+        config = services.config
+        return DefaultLimits(
+            key=AllowanceView(**msgspec.structs.asdict(config.limits)),
+            tenant=AllowanceView(**msgspec.structs.asdict(config.tenant_limits)),
+        )
 
     @get("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def get_limits(self, services: Services, by: Actor, limits_id: str) -> OwnLimits:

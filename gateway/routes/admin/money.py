@@ -56,7 +56,8 @@ class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
     subject: str
     input: PicosPerToken
     output: PicosPerToken
-    cached_input: PicosPerToken | None = None  # by default as `input`
+    cached_input: PicosPerToken | None = None  # this and `embedding` by default as `input`
+    embedding: PicosPerToken | None = None
     multipliers: dict[str, str] = {}
     subject_kind: SubjectKind = "model"
     currency: str = "USD"

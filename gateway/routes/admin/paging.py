@@ -15,6 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.views.accounts import Item, Page, Source
 
 PAGE_DEFAULT, PAGE_MAX = 100, 500
+NUMBER_CHARS_MAX = 18  # a number of this many digits fits a column of 64 bits
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
 After = Annotated[str | None, Parameter(query="page", description="`next_page` of the previous page")]
 TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
@@ -77,6 +78,11 @@ def decode_sequence(after: str | None) -> int | None:
     """The row number in a `page` parameter that holds a row number. Raises InvalidRequest."""
     if after is None:
         return None
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
+    if not (after.isascii() and after.isdigit() and len(after) <= NUMBER_CHARS_MAX):
         raise InvalidRequest(f"'page' is {after!r}, which is not a page of this list.", param="page")
     return int(after)
+
+
+def number_of(text: str) -> int:
+    """The number of a row in a path. -1, which no row has: `text` is no number that the database can store."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX else -1

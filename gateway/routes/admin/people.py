@@ -150,6 +150,7 @@ class TenantController(Controller):
         by: Actor,
         search: Search = None,
         archived: Archived = False,
+        status: tenants.Status | None = None,
         sort: TenantSort = "slug",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
@@ -157,7 +158,7 @@ class TenantController(Controller):
         """All tenants; for an actor with a tenant, only this one."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id, archived=archived)
+            lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id, archived=archived, status=status)
         )
         return list_page(found, TenantView.of)
 

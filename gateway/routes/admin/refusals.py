@@ -49,7 +49,9 @@ def _raise_refusal(_: Request[Any, Any, Any], refusal: Exception) -> NoReturn:
 
 def _raise_unauthorized(request: Request[Any, Any, Any], refusal: Exception) -> NoReturn:
     """The error names the session, not the key, where a session's cookie authorised the request."""
-    raise errors.SessionExpired() if request.state.get("by_cookie") else errors.InvalidApiKey() from refusal
+    if request.state.get("by_cookie"):
+        raise errors.SessionExpired() from refusal
+    raise refusal if isinstance(refusal, errors.InvalidApiKey) else errors.InvalidApiKey() from refusal
 
 
 def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) -> NoReturn:

@@ -3,6 +3,7 @@ status of the engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from billing.books import usage
 from billing.books.reports import VALUES_MAX
 from billing.books.usage import Totals, UsageFilter, UsageRow
 from billing.clock import SECOND
+from billing.errors import RowNotFound
 from billing.lists import ListPage
 from billing.proofs.ledger_audit import audit_ledger
 from gateway.access import audit_log
@@ -32,10 +34,12 @@ from gateway.routes.admin.paging import (
     decode_sequence,
     list_page,
     list_query,
+    number_of,
 )
 from gateway.routes.pages import tag_filter
 from gateway.services import Services
 from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
+from gateway.views.names import known_names
 
 Tags = Annotated[
     list[str] | None,
@@ -114,7 +118,7 @@ async def list_audit_log(
     """Administrative writes that match every given value, with start_time ≤ at < end_time."""
     wanted = list_query(sort, search, after, limit)
 
-    def query(connection: sa.Connection) -> ListPage[AuditLine]:
+    def query(connection: sa.Connection) -> tuple[ListPage[AuditLine], dict[str, str]]:
         which = audit_log.AuditFilter(
             tenant_id=visible_tenant(connection, by, tenant),
             actor=actor,
@@ -124,9 +128,30 @@ async def list_audit_log(
             end=None if end_time is None else end_time * SECOND,
             names_of=by.tenant_id,
         )
-        return audit_log.found(connection, which, wanted)
+        lines = audit_log.found(connection, which, wanted)
+        return lines, _audit_names(connection, lines.items, by)
 
-    return list_page(await services.database.report(query), AuditLineView.of)
+    lines, names = await services.database.report(query)
+    return list_page(lines, lambda line: AuditLineView.of(line, names))
+
+
+@get("/audit_log/{line_id:str}", opt={"route": "/v1/admin/audit_log/{line_id}", "area": "audit"})
+async def get_audit_line(services: Services, by: Actor, line_id: str) -> AuditLineView:
+    """One line of the audit log, by its id."""
+
+    def query(connection: sa.Connection) -> AuditLineView:
+        line = audit_log.get(connection, number_of(line_id), names_of=by.tenant_id)
+        if line is None or not by.sees(line.tenant_id):
+            raise RowNotFound(f"there is no audit line {line_id!r}", "line_id")
+        return AuditLineView.of(line, _audit_names(connection, [line], by))
+
+    return await services.database.read(query)
+
+
+def _audit_names(connection: sa.Connection, lines: Sequence[AuditLine], by: Actor) -> dict[str, str]:
+    """The names of objects and actors that `by` may see."""
+    ids = [one for line in lines for one in (line.object_id, line.actor)]
+    return known_names(connection, ids, seen_by=by.tenant_id)
 
 
 @get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})

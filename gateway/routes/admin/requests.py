@@ -5,8 +5,11 @@ The database has such text only as replays: answers to idempotent calls, encrypt
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import sqlalchemy as sa
 from litestar import get
+from litestar.params import Parameter
 
 from billing.books.history import RequestCursor, RequestFilter, Status
 from billing.clock import SECOND
@@ -32,6 +35,8 @@ from gateway.views.request_errors import ListedRequest, RequestQuery
 from gateway.views.requests import RequestView, WholeRequestView, whole_request
 
 INTEGER_MAX = 2**63 - 1
+TTFT_S_MAX = 86_400
+SLOW_SEARCH_S = 7 * 86_400  # a search by the time to the first token reads every request of this time
 DEFAULT_BUCKETS: dict[RateWidth, int] = {"1h": 24, "1d": 30}
 
 
@@ -53,6 +58,7 @@ async def list_requests(
     search: Name = None,
     outcome: Outcome | None = None,
     code: Name = None,
+    min_ttft_s: Annotated[float | None, Parameter(ge=0, le=TTFT_S_MAX)] = None,
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[RequestView]:
@@ -60,8 +66,12 @@ async def list_requests(
     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
     `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
     end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
-    `/v1/admin/error_rates` counts all. Prompts and answers are not stored."""
+    `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
+    without start_time, those of the last 7 days. Prompts and answers are not stored."""
     begin = None if after is None else _cursor(after)
+    if min_ttft_s is not None and start_time is None:
+        last = int(services.watch.now_s()) if end_time is None else end_time
+        start_time = max(0, last - SLOW_SEARCH_S)
 
     def query(connection: sa.Connection) -> tuple[list[ListedRequest], RequestCursor | None]:
         which = RequestFilter(
@@ -77,6 +87,7 @@ async def list_requests(
             batch_id=batch or None,
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
+            min_ttft_s=min_ttft_s,
         )
         whole = RequestQuery(of=which, outcome=outcome, code=code or None)
         return request_errors.page(connection, whole, after=begin, limit=limit)

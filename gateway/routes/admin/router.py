@@ -29,6 +29,7 @@ from gateway.routes.admin.finance import (
     close_period,
     get_invoice,
     get_period,
+    get_reconciliation,
     list_corrections,
     list_invoices,
     list_periods,
@@ -52,6 +53,7 @@ from gateway.routes.admin.reload_after_writes import reload_after_writes
 from gateway.routes.admin.reports import (
     audit_findings,
     engine_status,
+    get_audit_line,
     list_audit_log,
     usage_requests,
     usage_totals,
@@ -63,7 +65,8 @@ from gateway.routes.automation.idempotency import begin_idempotent, keep_answers
 from gateway.routes.automation.query_parameters import check_query
 from gateway.routes.batches.operators import BatchController, FileController
 from gateway.routes.finance.closing import close_all, list_closable, list_connectors, release_connector
-from gateway.routes.finance.documents import get_correction, get_profile, make_credit, record_payment, set_profile
+from gateway.routes.finance.documents import get_correction, make_credit, record_payment
+from gateway.routes.finance.profiles import get_issuer, get_profile, list_profiles, set_profile
 from gateway.routes.guard import access_of, admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.routes.sign_in.people import get_person, list_people
@@ -83,7 +86,7 @@ FUNCTIONS = (
     list_engines, drain_engine, list_people, get_person, get_alert, get_correction, get_period, sla_report, export_sla,
     list_closable, close_all, list_connectors, release_connector, get_profile, set_profile, record_payment, make_credit,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
-    list_error_rates, search, adapter_use, alias_use,
+    list_error_rates, search, adapter_use, alias_use, list_profiles, get_issuer, get_audit_line, get_reconciliation,
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from gateway.access.person_sessions import PersonSession
 from gateway.access.roles import Role
 from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, AnySession, Attempt, Session, csrf_token
 from gateway.access.totp import CODE_CHARS_MAX
-from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpRequired
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpInvalid, TotpRequired
 from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of
 from gateway.routes.guard import (
@@ -39,6 +39,7 @@ from gateway.routes.guard import (
 from gateway.routes.sign_in.totp import check_code
 from gateway.services import Services
 
+WRONG_KEY = "This is not a valid admin key: it is unknown, revoked or expired, or it is a key for requests."
 OWN = {"route": "/v1/admin/session", "area": None}  # for every session
 
 
@@ -93,22 +94,29 @@ class SessionController(Controller):
         cookie."""
         await check_fresh(services)
         check_own_page(request)
-        address = client_address(request.scope, services.config.gateway.trusted_proxies)
+        address = str(client_address(request.scope, services.config.gateway.trusted_proxies) or "")
+        request_id, replaced = line_of(request).record.request_id, session_cookie(request)
         began = time.monotonic()
-        with services.sign_ins.attempt("" if address is None else str(address)) as attempt:
+        refused = services.sign_ins.refused
+        caller = None
+        with services.sign_ins.attempt(address) as attempt:
             try:
-                caller = await services.callers.identify(f"Bearer {data.key}")
+                caller = await services.callers.identify(f"Bearer {data.key}", is_use=False)
                 check_address(services, request, caller)
                 await _take_write(services, caller, attempt)
-                request_id, replaced = line_of(request).record.request_id, session_cookie(request)
                 await _check_code(services, caller, data.code, request_id, attempt)
                 cookie, session = await services.sessions.sign_in(caller, request_id, replaced=replaced)
-            except InvalidApiKey:
+            except InvalidApiKey as error:
+                await refused.note(services.database, address, str(error.code), request_id, caller)
                 if attempt.refusal is not None:
                     raise attempt.refusal from None
                 await asyncio.sleep(began + REFUSED_S - time.monotonic())
+                raise InvalidApiKey(WRONG_KEY) from None
+            except TotpInvalid as error:
+                await refused.note(services.database, address, str(error.code), request_id, caller)
                 raise
             attempt.succeeded()
+        services.callers.note_used(caller)
         await services.break_glass.note_use(caller, request_id)
         record = line_of(request).record
         record.tenant, record.key = caller.tenant_id, caller.key_id

@@ -1,5 +1,5 @@
 """The description in forms that generators of clients read (openapi-python-client, openapi-typescript), with an example
-of each body. The meaning of every schema is unchanged.
+of each body and of common answers. The meaning of every schema is unchanged.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.access.write_replays import HEADER
+from gateway.routes.automation.answer_examples import ANSWERS
 
 _MODEL = "my-model"
 _MESSAGES = [{"role": "user", "content": "Name three rivers."}]
@@ -15,6 +16,9 @@ _ITEMS = [{"type": "message"} | _MESSAGES[0]]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "ChatRequest": {"model": _MODEL, "messages": _MESSAGES, "max_completion_tokens": 64},
     "CompletionRequest": {"model": _MODEL, "prompt": "Three rivers are", "max_tokens": 16},
+    "EmbeddingsRequest": {"model": _MODEL, "input": ["Three rivers", "Two lakes"]},
+    "RerankRequest": {"model": _MODEL, "query": "rivers", "documents": ["The Rhine", "A dog"], "top_n": 1},
+    "ScoreRequest": {"model": _MODEL, "text_1": "rivers", "text_2": ["The Rhine", "A dog"]},
     "MessagesRequest": {"model": _MODEL, "messages": _MESSAGES, "max_tokens": 64},
     "CountRequest": {"model": _MODEL, "messages": _MESSAGES},
     "ResponsesRequest": {"model": _MODEL, "input": "Name three rivers.", "max_output_tokens": 64},
@@ -75,9 +79,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 _BYTES = "application/octet-stream"
 _KEYED = ("post", "put", "patch", "delete")
-# Sign-in is no administrative write, and uploads are not compared.
+# A sign-in is no administrative write, and a check writes nothing.
 _NOT_KEYED = ("/v1/admin/session", "/v1/admin/adapters/check")
-_UPLOAD = "/v1/admin/adapters"
 _IDEMPOTENCY_KEY = {
     "name": HEADER,
     "in": "header",
@@ -92,13 +95,13 @@ def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy of the whole description."""
     found: dict[str, Any] = _readable(schema)
     components = found["components"]["schemas"]
-    for name, example in EXAMPLES.items():
+    for name, example in (EXAMPLES | ANSWERS).items():
         components[name] = components[name] | {"examples": [example]}
     for path, operations in found["paths"].items():
         if not path.startswith("/v1/admin/") or path.startswith(_NOT_KEYED):
             continue
         for method in _KEYED:
-            if method in operations and (path, method) != (_UPLOAD, "post"):
+            if method in operations:
                 operation = operations[method]
                 operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
     return found

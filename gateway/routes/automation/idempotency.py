@@ -1,14 +1,15 @@
 """Idempotency-Key on the routes of administrative writes: `begin_idempotent` in the guard, `keep_answers` around the
 route.
 
-Uploads of adapters are not covered: their bodies are too large to compare, and the same files under the same name are
-refused the second time.
+An upload of an adapter is compared by its form's fields and the digest of its files, which are known once the files are
+checked: `begin_idempotent_upload`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Middleware, Receive, Scope, Send
@@ -17,6 +18,7 @@ from litestar.types.asgi_types import HTTPResponseStartEvent
 from gateway.access.write_replays import HEADER, IdempotentWrite, WriteReplayed, WrittenAnswer
 from gateway.admin.writes import Actor
 from gateway.http.exchange import line_of
+from gateway.http.form import Fields
 from gateway.services import Services
 
 REPLAYED = "idempotent-replayed"
@@ -31,11 +33,24 @@ def replay_write(_: Request[Any, Any, Any], replayed: WriteReplayed) -> Response
 
 async def begin_idempotent(services: Services, request: Request[Any, Any, Any], actor: Actor) -> None:
     """Note the write of a request with an Idempotency-Key. Raises InvalidRequest; as `IdempotentWrite.look_up`."""
-    name = request.headers.get(HEADER)
-    if name is None or request.headers.get("content-type", "").startswith("multipart/"):
-        return
+    if HEADER in request.headers and not request.headers.get("content-type", "").startswith("multipart/"):
+        await _begin(services, request, actor, await request.body())
+
+
+async def begin_idempotent_upload(
+    services: Services, request: Request[Any, Any, Any], actor: Actor, fields: Fields, digest: str
+) -> IdempotentWrite | None:
+    """As `begin_idempotent`, of an upload with these fields whose files have this digest. None: the request has no
+    Idempotency-Key."""
+    if HEADER in request.headers:
+        await _begin(services, request, actor, msgspec.json.encode([sorted(fields.items()), digest]))
+    return write_of(request)
+
+
+async def _begin(services: Services, request: Request[Any, Any, Any], actor: Actor, content: bytes) -> None:
+    name = request.headers[HEADER]
     query = request.scope["query_string"]
-    asked = b"\n".join((request.method.encode(), request.scope["path"].encode(), query, await request.body()))
+    asked = b"\n".join((request.method.encode(), request.scope["path"].encode(), query, content))
     request_id = line_of(request).record.request_id
     write = IdempotentWrite(services.secrets, actor_id=actor.id, name=name, request=asked, request_id=request_id)
     await write.look_up(services.database)

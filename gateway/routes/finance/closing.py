@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from litestar import get, post
 from msgspec import Struct
 
-from billing.books import connectors, invoices, periods
-from billing.books.connectors import ConnectorState
+from billing.books import invoices, periods
 from billing.books.invoices import Closable, Invoice
 from billing.errors import InvalidValue, NotPossibleYet
 from gateway.admin.administration import Administration
@@ -90,16 +89,11 @@ async def close_all(services: Services, administration: Administration, data: Mo
 
 @get("/connectors", opt={"route": "/v1/admin/connectors", **EVERYONES})
 async def list_connectors(services: Services) -> Page[ConnectorView]:
-    """The connectors that have run, with their waiting and stuck amounts and their last error."""
+    """The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
+    the last error."""
     sections = services.config.connectors
-    after_s = max((section.after_s for section in sections), default=0.0)
-    accounts = [section.name for section in sections if section.needs_account]
-
-    def query(connection: sa.Connection) -> list[ConnectorState]:
-        return connectors.states(connection, after_s=after_s, needs_account=accounts)
-
-    found = await services.database.report(query)
-    return page(found, len(found), ConnectorView.of, lambda state: state.name)
+    found = await services.database.report(lambda c: ConnectorView.read_all(c, sections))
+    return page(found, len(found), lambda view: view, lambda view: view.name)
 
 
 @post(

@@ -1,40 +1,27 @@
-"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits and corrections/{id}:
-billing profiles, payments, credits and corrections. Money is integer picos: 10⁻¹² of a currency unit."""
+"""/v1/admin/invoices/{invoice_id}/payments, credits and corrections/{id}: payments, credits and corrections. Money is
+integer picos: 10⁻¹² of a currency unit."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import sqlalchemy as sa
-from litestar import get, post, put
+from litestar import get, post
 from msgspec import Meta, Struct
 
-from billing.accounts.prices import PICOS_MAX
-from billing.books import corrections, documents
+from billing.accounts.prices import PICOS_MAX, Meter
+from billing.books import corrections
 from billing.books.corrections import REASON_CHARS_MAX
-from billing.books.documents import Tax
 from billing.clock import SECOND
 from billing.errors import RowNotFound
 from gateway.admin.administration import Administration
-from gateway.admin.writes import Actor, tenant_of
+from gateway.admin.writes import Actor
 from gateway.services import Services
-from gateway.views.finance import BillingProfileView, PaymentView, WholeCorrectionView
+from gateway.views.finance import PaymentView, WholeCorrectionView
 
 Credit = Annotated[int, Meta(ge=1, le=PICOS_MAX)]
 Minor = Annotated[int, Meta(ge=-PICOS_MAX, le=PICOS_MAX)]
 Month = Annotated[str, Meta(max_length=7)]
-
-
-class NewProfile(Struct, forbid_unknown_fields=True):
-    """A tenant's data on its documents. `taxes`: names and rates in percent ("19", "7.5"); `accounts`: its account in
-    another system, by the name of the connector."""
-
-    legal_name: str | None = None
-    address: list[str] = []
-    tax_id: str | None = None
-    taxes: list[Tax] = []
-    payment_days: int | None = None
-    accounts: dict[str, str] = {}
 
 
 class NewPayment(Struct, forbid_unknown_fields=True):
@@ -59,38 +46,7 @@ class NewCredit(Struct, forbid_unknown_fields=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    meter: Literal["input", "cached_input", "output"] | None = None
-
-
-PROFILE = "/v1/admin/tenants/{tenant_id}/billing_profile"
-
-
-@get("/tenants/{tenant_id:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
-async def get_profile(services: Services, by: Actor, tenant_id: str) -> BillingProfileView:
-    """The name, address, taxes and terms of a tenant (id or slug) on its next documents."""
-    return BillingProfileView.of(
-        await services.database.read(lambda c: documents.profile_of(c, tenant_of(c, tenant_id, by).id))
-    )
-
-
-@put("/tenants/{tenant_id:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
-async def set_profile(
-    services: Services, administration: Administration, tenant_id: str, data: NewProfile
-) -> BillingProfileView:
-    """Replace a tenant's billing profile. Issued documents do not change."""
-    made = await services.database.write_in_background(
-        lambda c: administration.documents.set_profile(
-            c,
-            tenant=tenant_id,
-            legal_name=data.legal_name,
-            address=tuple(data.address),
-            tax_id=data.tax_id,
-            taxes=tuple(data.taxes),
-            payment_days=data.payment_days,
-            accounts=data.accounts,
-        )
-    )
-    return BillingProfileView.of(made)
+    meter: Meter | None = None
 
 
 @post(

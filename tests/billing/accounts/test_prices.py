@@ -30,10 +30,10 @@ def publish(books: Books, **changes: Any) -> prices.PriceVersion:
 def test_multipliers_are_applied_when_published(books: Books) -> None:
     version = publish(books, multipliers={"premium": "3", "standard": 1, "batch": "0.5", "odd": Fraction(3, 10)})
     assert version.tiers == {
-        "premium": UnitPrices(300, 30, 1200),
-        "standard": UnitPrices(100, 10, 400),
-        "batch": UnitPrices(50, 5, 200),
-        "odd": UnitPrices(30, 3, 120),
+        "premium": UnitPrices(300, 30, 1200, 300),
+        "standard": UnitPrices(100, 10, 400, 100),
+        "batch": UnitPrices(50, 5, 200, 50),
+        "odd": UnitPrices(30, 3, 120, 30),
     }
     assert books.database.read_sync(lambda connection: prices.listing(connection, subject="model-b")) == [version]
 

@@ -24,14 +24,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from billing import tables
 from billing.accounts import prices, tenants
 from billing.accounts.prices import METERS, PriceBook
-from billing.books import corrections, invoices, periods, reports, rollups
+from billing.books import corrections, day_rollups, invoices, periods, reports, rollups
 from billing.books.reports import GROUPS, ReportFilter
 from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotPossibleYet
 from billing.exports import export, labels
 from billing.exports.export import ExportSpec
 from billing.focus.checker import check
-from billing.ledger.messages import Held, HoldRequest
+from billing.ledger.messages import Held, HoldRequest, Settlement
 from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import reconcile
 from support.billing.books import Books, settlement
@@ -59,12 +59,20 @@ events = st.one_of(
     use,
     use,
     use,
+    st.tuples(
+        st.just("embed"),
+        st.sampled_from(TIERS),
+        st.sampled_from((None, "adp_1")),
+        st.integers(1, 20),
+        st.sampled_from((0, 40)),
+    ),
     st.tuples(st.just("price"), st.integers(1, 9), st.sampled_from((0, 1, 20)), st.booleans()),
     st.tuples(st.just("correct"), st.integers(0, 99), st.sampled_from(METERS), st.integers(-9, 9)),
     st.tuples(st.just("credit"), st.integers(-500, 500), st.sampled_from((None, *TIERS))),
     st.tuples(st.just("pass"), st.sampled_from((5, 10, 3600, 86_400, 12 * 86_400, 33 * 86_400))),
     st.tuples(st.just("zone"), st.sampled_from(ZONES)),
     st.tuples(st.just("fold"), st.integers(1, 5)),
+    st.tuples(st.just("fold_days"), st.integers(1, 5)),
     st.tuples(st.just("close")),
     st.tuples(st.just("minute")),
 )
@@ -114,6 +122,7 @@ class History:
                 input=4 * factor,
                 cached_input=2 * factor,
                 output=8 * factor,
+                embedding=6 * factor if self.has_own_embedding_price(factor) else None,
                 multipliers={"premium": 3, "standard": 1, "batch": "0.5"},
                 effective_from=moment,
             )
@@ -121,13 +130,18 @@ class History:
         self.priced.append((moment, adapter, factor))
         self.now += 2 * len(self.priced)
 
+    @staticmethod
+    def has_own_embedding_price(factor: int) -> bool:
+        return factor % 2 == 1
+
     def unit(self, tier: str, adapter: str | None) -> tuple[int, ...]:
         """The newest price in force: the adapter's own before the model's."""
         for own in (True, False) if adapter else (False,):
             in_force = [price for price in self.priced if price[1] == own and price[0] <= self.now]
             if in_force:
-                factor = max(in_force)[2] * {"premium": 6, "standard": 2, "batch": 1}[tier]
-                return (2 * factor, factor, 4 * factor)
+                base = max(in_force)[2]
+                factor = base * {"premium": 6, "standard": 2, "batch": 1}[tier]
+                return (2 * factor, factor, 4 * factor, (3 if self.has_own_embedding_price(base) else 2) * factor)
         raise AssertionError("the first price is in force from the beginning")
 
     def play(self, event: Any) -> None:
@@ -135,20 +149,32 @@ class History:
 
     def use(self, tier: str, adapter: str | None, prompt: int, cached: int, made: int, late_days: int) -> None:
         cached = min(cached, prompt)
-        request = HoldRequest(
+        request = self.asked(tier, adapter, prompt, made)
+        tokens = {"input": prompt - cached, "cached_input": cached, "output": made, "embedding": 0}
+        self.settle(request, settlement(request, made, prompt=prompt, cached=cached), tokens, late_days)
+
+    def embed(self, tier: str, adapter: str | None, prompt: int, late_days: int) -> None:
+        request = msgspec.structs.replace(
+            self.asked(tier, adapter, prompt, 0), max_tokens=0, min_tokens=0, operation="embedding"
+        )
+        ending = msgspec.structs.replace(settlement(request, 0, prompt=prompt), operation="embedding")
+        self.settle(request, ending, {**dict.fromkeys(METERS, 0), "embedding": prompt}, late_days)
+
+    def asked(self, tier: str, adapter: str | None, prompt: int, made: int) -> HoldRequest:
+        return HoldRequest(
             f"req_{self.number}_{next(self.numbers)}", self.tenant, f"key_{made % 2}_{self.number}", self.model,
             f"{adapter}_{self.number}" if adapter else None, tier, prompt, max(made, 1),
         )  # fmt: skip
+
+    def settle(self, request: HoldRequest, ending: Settlement, tokens: dict[str, int], late_days: int) -> None:
         held, _ = self.group([request], [])
         assert isinstance(held[0], Held), held
-        unit = self.unit(tier, adapter)
+        unit = self.unit(request.tier, request.adapter)
         self.now += 1
         finished = self.now - late_days * DAY
-        ending = settlement(request, made, prompt=prompt, cached=cached)
         self.group([], [msgspec.structs.replace(ending, finished_at=finished if late_days else None)])
-        tokens = {"input": prompt - cached, "cached_input": cached, "output": made}
         picos = sum(count * price for count, price in zip(tokens.values(), unit, strict=True))
-        self.did.append(Did(finished, picos, tier, request.adapter, 1, tokens, request.request_id, unit))
+        self.did.append(Did(finished, picos, request.tier, request.adapter, 1, tokens, request.request_id, unit))
 
     def group(self, holds: list[Any], endings: list[Any]) -> tuple[list[Any], list[Any]]:
         work = LedgerTransaction(f"gw_{self.number}", 1e9, lambda _connection: self.now, self.book)
@@ -197,6 +223,9 @@ class History:
     def fold(self, limit: int) -> None:
         self.database.write_sync(lambda c: rollups.fold_usage(c, limit=limit, clock=lambda _connection: self.now))
 
+    def fold_days(self, limit: int) -> None:
+        self.database.write_sync(lambda c: day_rollups.fold_days(c, limit=limit, clock=lambda _connection: self.now))
+
     def minute(self) -> None:
         result = self.database.read_sync(reconcile.reconcile_minute)
         assert result.sound, result
@@ -228,6 +257,7 @@ class History:
             self.zone(zone)
             self.pass_(33 * 86_400)
             self.use("premium", "adp_1", 5, 2, 3, 40)
+            self.embed("batch", None, 7, 0)
             self.close()
         self.close()
 
@@ -319,6 +349,9 @@ def test_histories(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
         played.run_out()
         played.examine()
         played.database.write_sync(lambda c: rollups.fold_all(c, lambda _connection: played.now))
+        played.examine()
+        while played.database.write_sync(day_rollups.fold_days).more:
+            pass
         played.examine()
         played.minute()
         played.export(tmp_path)

@@ -49,13 +49,23 @@ def add(connection: sa.Connection, books: Books, count: int, chance: random.Rand
             measured = dict.fromkeys(
                 ("cached_tokens", "discarded_tokens", "preemptions", "recomputed_tokens", "cost_picos"), 0
             )
-            times = {"queue_s": 0.0, "ttft_s": 0.1, "device_s": 0.2, "started_at": at - 1000, "finished_at": at}
+            times = {
+                "queue_s": 0.0,
+                "ttft_s": chance.choice((0.0, 0.1, 2.5)),
+                "device_s": 0.2,
+                "started_at": at - 1000,
+                "finished_at": at,
+            }
             made = {"completion_tokens": 3, "made_tokens": 3, "currency": "USD", "ending": ending}
             connection.execute(sa.insert(tables.usage).values(shared | measured | times | made))
 
 
 def by_hand(books: Books, which: RequestFilter) -> list[str]:
     found = []
+    first = {
+        row.request_id: row.ttft_s
+        for row in books.database.read_sync(lambda c: c.execute(sa.select(tables.usage)).all())
+    }
     for hold in books.database.read_sync(lambda c: c.execute(sa.select(tables.holds)).all()):
         at = hold.held_at if hold.state == "held" else hold.ended_at
         fits = all(getattr(hold, name) == value for name, value in which.names().items())
@@ -63,6 +73,8 @@ def by_hand(books: Books, which: RequestFilter) -> list[str]:
         fits = fits and (which.endings is None or hold.ending in which.endings)
         if which.other_endings is not None:
             fits = fits and hold.state != "held" and hold.ending not in which.other_endings
+        if which.min_ttft_s is not None:
+            fits = fits and first.get(hold.request_id, 0) >= max(which.min_ttft_s, 1e-9)
         fits = fits and which.request_id in (None, hold.request_id)
         if fits and (which.start or 0) <= at < (which.end or 2**62):
             found.append((hold.state == "held", at, hold.request_id))
@@ -102,6 +114,9 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"start": START + 2 * HOUR, "end": START + 4 * HOUR},
     {"start": START + 2 * HOUR + 1, "end": START + 4 * HOUR + 60_000_001, "key_id": "key_b"},
     {"request_id": "req_0003"},
+    {"min_ttft_s": 2.5},
+    {"min_ttft_s": 0.0, "model": "model-a"},
+    {"min_ttft_s": 0.2, "status": "voided"},
 )
 
 

@@ -72,6 +72,8 @@ FAULTS = {
     "a roll-up is changed": ("UPDATE usage_hours SET cost_picos = cost_picos + 1", "minute month whole"),
     "a roll-up is gone": ("DELETE FROM usage_hours", "minute month whole"),
     "a roll-up is another tier's": ("UPDATE usage_hours SET tier = 'batch'", "month whole"),
+    "a roll-up of a day is changed": ("UPDATE usage_days SET cost_picos = cost_picos + 1", "month whole"),
+    "a roll-up of a day is missing": ("DELETE FROM usage_days", "month whole"),
     "a correction is changed": ("UPDATE corrections SET picos = picos - 1 WHERE id = '{c}'", "minute month whole"),
     "a line of an invoice": ("UPDATE invoice_lines SET picos = picos + 1 WHERE line = 1", "month whole"),
     "tokens on an invoice": ("UPDATE invoice_lines SET tokens = tokens + 1 WHERE line = 1", "month whole"),

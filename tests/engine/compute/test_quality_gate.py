@@ -144,7 +144,7 @@ def all_logits(directory: Path, quantize: Quantize, kv_dtype: Kv, ids: torch.Ten
         own = Sequence(0, 0, "r", "m", None, "n", "t", "s", row, 9, Sampling(), frozenset(), 0.0)
         own.pages = list(range(-(-len(row) // info.tokens_per_page)))
         batch = pack([Chunk(own, 0, len(row), True)], info.tokens_per_page, torch.device("cpu"), F32)
-        found.append(decoder._head(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(row))))
+        found.append(decoder.logits(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(row))))
     return torch.stack(found)
 
 

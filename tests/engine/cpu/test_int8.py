@@ -208,7 +208,7 @@ def all_logits(runner: TorchRunner, ids: list[int]) -> torch.Tensor:
     own = Sequence(0, 0, "r", "m", None, "n", "t", "s", ids, 9, Sampling(), frozenset(), 0.0)
     own.pages = list(range(-(-len(ids) // info.tokens_per_page)))
     batch = pack([Chunk(own, 0, len(ids), True)], info.tokens_per_page, CPU, decoder.dtype)
-    return decoder._head(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(ids)))
+    return decoder.logits(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(ids)))
 
 
 @pytest.mark.parametrize("published", [None, "int-channel", "int-tensor"])

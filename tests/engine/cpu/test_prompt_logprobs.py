@@ -3,7 +3,6 @@ hits, and through preemption with recompute."""
 
 from __future__ import annotations
 
-import time
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,10 @@ from engine.memory.arena import Arena
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol.frames import PromptLogprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
-from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import PROMPT_LOGPROB_ROWS_MAX, Runner, Sequence, Step, run_step
+from engine.scheduler.scheduler import Scheduler
+from engine.step import PROMPT_LOGPROB_ROWS_MAX, Runner, Sequence, Step, StepOutcome
 from support import oracle
+from support.engine.scheduled import run_sequences
 
 TOLERANCE = 1e-4
 MODEL = "smol"
@@ -58,46 +58,16 @@ def sequence(
 def run(
     runner: Runner, sequences: list[Sequence], arena: Arena, later: list[Sequence] | None = None, **limits: Any
 ) -> tuple[Scheduler, dict[Sequence, Reported], list[Step]]:
-    """Run all to their end; `later` arrive after the third step. With steps ahead where the runner has them."""
-    info = runner.models[MODEL]  # type: ignore[attr-defined]
-    models = {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
-    scheduler = Scheduler(
-        SHIPPED_TIERS, models, arena, runner.adapters, time.monotonic, steps_ahead=runner.steps_ahead, **limits
-    )
-    waiting, steps = list(later or []), list[Step]()
-    found = {own: Reported() for own in [*sequences, *waiting]}
-    for own in sequences:
-        assert scheduler.submit(own) is None
-    in_flight: list[tuple[Step, Any]] = []
-    ended = 0
-    while scheduler.has_work() or waiting or in_flight:
-        if waiting and len(steps) >= 3:
-            for own in waiting:
-                assert scheduler.submit(own) is None
-            waiting = []
-        while len(in_flight) <= runner.steps_ahead and (step := scheduler.schedule()) is not None:
-            steps.append(step)
-            assert sum(len(chunk.reported()) for chunk in step.chunks) <= PROMPT_LOGPROB_ROWS_MAX
-            if not runner.steps_ahead:
-                in_flight.append((step, run_step(runner, step)))
-                break
-            in_flight.append((step, runner.begin_step(step)))
-            if len(in_flight) == 1:
-                in_flight[0][1].draw(None)
-            else:
-                break  # its ids are drawn once those of the step before are known
-        step, pending = in_flight.pop(0)
-        result = pending if not runner.steps_ahead else pending.result()
-        outcome = scheduler.complete(step, result, 0.01)
-        if in_flight and runner.steps_ahead:
-            in_flight[0][1].draw(None)
+    """Run all to their end; `later` arrive after the third step."""
+    found = {own: Reported() for own in [*sequences, *(later or [])]}
+
+    def take(outcome: StepOutcome) -> None:
         for own, part in outcome.prompts:
             found[own].add(part)
-        for ending in outcome.ended:
-            assert ending.reason == "length", ending.message
-            ended += 1
-    scheduler.check_integrity()
-    assert ended == len(found)
+
+    scheduler, steps = run_sequences(runner, sequences, arena, take, later, **limits)
+    for step in steps:
+        assert sum(len(chunk.reported()) for chunk in step.chunks) <= PROMPT_LOGPROB_ROWS_MAX
     return scheduler, found, steps
 
 

@@ -29,6 +29,7 @@ from engine.protocol.frames import (
     Finished,
     LoadAdapter,
     Logprobs,
+    Pooling,
     Refused,
     Sampling,
     Snapshot,
@@ -38,12 +39,14 @@ from engine.protocol.frames import (
     Tokens,
     UnloadAdapter,
     UnloadModel,
+    Vector,
     Watch,
 )
 from engine.protocol.tiers import SHIPPED_TIERS
 from support.adapters.directories import add_directory
 from support.engine.process import REPO, STOP_ID, EngineProcess, Peer, framed
 
+POOLED_FIRST_ID = {"last": 600, "mean": 700}  # no pooling hits the other's pages
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
 
 
@@ -295,6 +298,8 @@ async def test_another_epoch_is_refused(subject: Subject, peer: Peer) -> None:
         ({"max_tokens": 2**62}, "too_long"),
         ({"max_tokens": -1}, "bad_request"),
         ({"max_tokens": -5}, "bad_request"),
+        ({"max_tokens": 8, "pooling": "last"}, "bad_request"),
+        ({"max_tokens": 0, "pooling": "mean", "sampling": Sampling(prompt_logprobs=0)}, "bad_request"),
         ({"prompt_ids": []}, "bad_request"),
         ({"prompt_ids": [-1]}, "bad_request"),
         ({"prompt_ids": [2**40]}, "bad_request"),
@@ -509,6 +514,29 @@ async def test_the_prefix_cache_serves_its_namespace_only(subject: Subject, peer
     assert await cached("two") == 0
     assert await cached("one", adapter=subject.adapter_digest) == 0
     assert await cached("one") == again
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+async def test_a_pooled_prompt_ends_with_one_vector(subject: Subject, peer: Peer, pooling: Pooling) -> None:
+    """Of length 1; the same again, whatever the prefix cache has; other ids and other adapters make another."""
+    prompt = [POOLED_FIRST_ID[pooling] + i % 89 for i in range(150)]
+
+    async def vector(ids: list[int], hits: bool, **changes: Any) -> list[float]:
+        frame = peer.submit(subject.fresh(), prompt_ids=ids, max_tokens=0, stop_ids=[], pooling=pooling, **changes)
+        peer.send(frame)
+        found = await peer.expect(Vector)
+        ending = await peer.expect(Finished)
+        assert found.handle == ending.handle == frame.handle
+        assert (ending.reason, ending.usage.completion_tokens) == ("length", 0)
+        assert (ending.usage.cached_tokens > 100) is (hits and pooling == "last")
+        return list(struct.unpack(f"<{peer.hello.models[0].vector_width}f", found.values))
+
+    await load(peer, subject)
+    one = await vector(prompt, False)
+    assert math.hypot(*one) == pytest.approx(1, abs=1e-5)
+    assert await vector(prompt, True) == pytest.approx(one, abs=1e-5)
+    assert math.dist(await vector([*prompt[:-1], 7], True), one) > 1e-3
+    assert math.dist(await vector(prompt, False, adapter=subject.adapter_digest), one) > 1e-3
 
 
 async def load(peer: Peer, subject: Subject) -> None:

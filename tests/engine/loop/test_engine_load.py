@@ -10,13 +10,13 @@ import pytest
 from engine.protocol.frames import (
     Abort,
     AdapterState,
-    EngineLoad,
     Heartbeat,
     LoadAdapter,
     Status,
     StatusReport,
     Tokens,
 )
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.protocol.tiers import Tier
 from engine.scheduler.admission import PREDICTED_MAX
 from support.engine.process import EngineProcess, Peer

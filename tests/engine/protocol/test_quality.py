@@ -37,8 +37,7 @@ def test_the_first_measure_beyond_its_limit_is_named(changes: dict[str, float], 
 
 
 def test_a_report_survives_and_an_engine_without_one_is_read() -> None:
-    formats = {"weights_format": "int4 g128 (awq)", "kv_format": "fp8"}
-    info = ModelInfo("m", "d", 10, 20, 16, 5, 7, True, **formats, quality=GOOD)
+    info = ModelInfo("m", "d", 10, 20, 16, 5, 7, True, "int4 g128 (awq)", "fp8", quality=GOOD)
     (body,) = FrameReader().feed(encode(Models([info])))
     assert decode_from_engine(body) == Models([info])
     tag, [fields], refused = msgspec.msgpack.decode(body)

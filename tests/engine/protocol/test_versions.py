@@ -128,6 +128,12 @@ async def test_an_engine_of_version_4_serves_this_client(socket_dir: Path) -> No
                 request_id="s", model="old-model", adapter=None, namespace="n", tier="standard", share="s",
                 prompt_ids=[5, 6, 7, 8], max_tokens=4, sampling=Sampling(), stop_ids=[2], resumed=1,
             )  # fmt: skip
+        with pytest.raises(EngineTooOld, match="no vectors"):
+            client.submit(
+                request_id="e", model="old-model", adapter=None, namespace="n", tier="standard", share="s",
+                prompt_ids=[5, 6, 7], max_tokens=0, sampling=Sampling(), stop_ids=[], pooling="last",
+            )  # fmt: skip
+        assert client.models["old-model"].vector_width == 0
         with pytest.raises(EngineTooOld, match="version 4"):
             client.drain(True)
         with pytest.raises(EngineTooOld, match="version 4"):
@@ -174,7 +180,8 @@ async def test_without_a_common_version_both_ends_say_so(
     peer.send(GatewayHello(99, "much newer", oldest=90))
     assert await peer.closed()
     [line] = engine.events("stream.cut")
-    assert "gateway 'much newer' speaks the protocol's versions 90 to 99, this engine 4 to 5" in line["reason"]
+    own = f"{PROTOCOL_OLDEST} to {PROTOCOL_VERSION}"
+    assert f"gateway 'much newer' speaks the protocol's versions 90 to 99, this engine {own}" in line["reason"]
 
     caplog.set_level(logging.WARNING, "engine")
     greetings: list[bytes] = []
@@ -199,7 +206,7 @@ async def test_without_a_common_version_both_ends_say_so(
         assert said == (known if version >= FLEET_VERSION else [])
     reasons = [cast(Any, record).fields["reason"] for record in caplog.records]
     assert [reason.partition(": ")[0] for reason in reasons] == ["epoch-99", "epoch-3"], "one line each"
-    assert "the engine speaks the protocol's versions 90 to 99, this gateway 4 to 5" in reasons[0]
+    assert f"the engine speaks the protocol's versions 90 to 99, this gateway {own}" in reasons[0]
     assert "versions 3 to 3" in reasons[1]
 
 
@@ -325,7 +332,7 @@ def test_the_check_of_changes_finds_them() -> None:
 
 
 def test_frames_of_this_version_decode_as_version_4() -> None:
-    beat = encode(Heartbeat(1, True, 2, 3, draining=True, load=frames.EngineLoad({"standard": 0.5})))
+    beat = encode(Heartbeat(1, True, 2, 3, draining=True, load=snapshot_parts.EngineLoad({"standard": 0.5})))
     (body,) = FrameReader().feed(beat)
     assert msgspec.msgpack.decode(body, type=v4.FromEngine) == v4.Heartbeat(1, True, 2, 3)
     (body,) = FrameReader().feed(encode(Hello(5, "e", [], ["t"], lease_s=5.0, build="1")))

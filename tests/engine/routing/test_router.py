@@ -7,8 +7,9 @@ from array import array
 from collections import Counter
 from typing import Any
 
-from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
+from engine.protocol.frames import ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
+from engine.protocol.snapshot_parts import EngineLoad
 from engine.routing.named_prompts import NamedPrompts
 from engine.routing.page_index import SHARDS, PageIndex
 from engine.routing.router import EngineRouter, RankedEngine, RoutableRequest

@@ -39,6 +39,9 @@ START = int(time.time()) - 3600
 OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/chat/completions"): CHAT,
     ("POST", "/v1/completions"): {"model": MODEL, "prompt": "hi", "max_tokens": 3},
+    ("POST", "/v1/embeddings"): {"model": MODEL, "input": "hi"},
+    ("POST", "/v1/rerank"): {"model": MODEL, "query": "hi", "documents": ["ho"]},
+    ("POST", "/v1/score"): {"model": MODEL, "text_1": "hi", "text_2": "ho"},
     ("POST", "/v1/messages"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     ("POST", "/v1/messages/count_tokens"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/responses"): {"model": MODEL, "input": "hi", "max_output_tokens": 16},
@@ -159,6 +162,7 @@ OPERATORS = {
     ("POST", "/v1/admin/credits"), ("POST", "/v1/admin/invoices/{invoice_id:str}/payments"),
     ("GET", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
     ("PUT", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
+    ("GET", "/v1/admin/billing_profiles"), ("GET", "/v1/admin/issuer"),
     ("GET", "/v1/admin/periods/closable"), ("POST", "/v1/admin/periods/close_all"),
     ("GET", "/v1/admin/connectors"), ("POST", "/v1/admin/connectors/{name:str}/release"),
     # One of each by its id; test_automation asks them as another tenant.
@@ -175,7 +179,8 @@ OPERATORS = {
     ("PATCH", "/v1/admin/webhooks/{webhook_id:str}"), ("POST", "/v1/admin/webhooks/{webhook_id:str}/test"),
     ("POST", "/v1/admin/webhooks/{webhook_id:str}/rotate_secret"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
-    ("GET", "/v1/admin/reconciliations/standing"),
+    ("GET", "/v1/admin/reconciliations/standing"), ("GET", "/v1/admin/reconciliations/{number:str}"),
+    ("GET", "/v1/admin/audit_log/{line_id:str}"), ("GET", "/v1/admin/limits/defaults"),
     ("POST", "/v1/admin/exports"), ("GET", "/v1/admin/exports/{export_id:str}"),
     ("DELETE", "/v1/admin/exports/{export_id:str}"), ("GET", "/v1/admin/exports/{export_id:str}/file"),
     ("GET", "/v1/admin/exports/{export_id:str}/manifest"),
@@ -376,12 +381,12 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
 
 # What of the other tenant is in the place of each parameter of a path.
 # What is about all tenants, or none: a tenant's admin is refused it whatever it names.
-OF_NOBODY = {"alias", "model", "name", "price_id", "person_id"}  # `name`: of an engine
+OF_NOBODY = {"alias", "model", "name", "price_id", "person_id", "number"}  # `name`: of an engine
 NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",
     "adapter": "adapters", "request_id": "holds", "period_id": "billing_periods", "correction_id": "corrections",
-    "alert_id": "alerts", "batch_id": "batches", "file_id": "files",
+    "alert_id": "alerts", "line_id": "audit_log", "batch_id": "batches", "file_id": "files",
 }  # fmt: skip
 # Writes that no tenant's admin may make, so that the answer never depends on what they name.
 NEVER_A_TENANTS = {
@@ -451,7 +456,7 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
         rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())
         assert rows, name
         sent = None if method == "GET" else BODIES.get(path.rsplit("/", 1)[-1], {})
-        for one in (row.request_id if name == "request_id" else row.id for row in rows):
+        for one in (str(row.request_id if name == "request_id" else row.id) for row in rows):
             theirs, absent = (ask(served, admin, method, naming(path, asked), sent) for asked in (one, ABSENT))
             assert theirs.status_code == 404, (method, path, theirs.text)
             assert theirs.text.replace(one, ABSENT) == absent.text, (method, path)

@@ -115,6 +115,19 @@ def caller(models: list[str] | None) -> Caller:
     )  # fmt: skip
 
 
+class NoEngine:
+    """Implements `gateway.catalog.router.EngineModels`."""
+
+    def served(self) -> frozenset[str]:
+        return frozenset()
+
+    def context_tokens(self, model: str) -> None:
+        return None
+
+    def embedding(self, model: str) -> None:
+        return None
+
+
 def test_fallbacks_are_the_lists_too_and_an_alias_covers_its_own() -> None:
     toml = (
         '[[models]]\nname = "large"\n'
@@ -125,7 +138,7 @@ def test_fallbacks_are_the_lists_too_and_an_alias_covers_its_own() -> None:
     registry = Registry(none)
     large = msgspec.structs.replace(model("large"), fallbacks=("small", "spare"))
     registry.serve([ServedName(one, 0) for one in (large, model("small"), model("spare"))])
-    router = Router(config, none, registry, lambda: frozenset(), lambda: 0.0, lambda _: None, lambda _: None)
+    router = Router(config, none, registry, lambda: 0.0, NoEngine(), lambda _: None)
 
     def fallbacks(models: list[str] | None, name: str) -> list[str]:
         route = router.route(caller(models), name, "")

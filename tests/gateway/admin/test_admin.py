@@ -85,8 +85,8 @@ def test_an_operators_day(make_stack: Callable[..., Stack], database_url: str) -
 
     price = {"subject": MODEL, "input": 7, "output": 9, "multipliers": {"premium": "3", "batch": "2"}}
     published = admin.ok("POST", "prices", price)
-    assert published["tiers"]["premium"] == {"input": 21, "cached_input": 21, "output": 27}
-    assert published["tiers"]["standard"] == {"input": 7, "cached_input": 7, "output": 9}
+    assert published["tiers"]["premium"] == {"input": 21, "cached_input": 21, "output": 27, "embedding": 21}
+    assert published["tiers"]["standard"] == {"input": 7, "cached_input": 7, "output": 9, "embedding": 7}
     assert admin.ok("GET", "prices", subject=MODEL, limit=1)["data"][0] == published
     newest = stack.chat("umbrella", max_tokens=2)
     row = admin.ok("GET", "usage/requests", tenant="umbrella")["data"][-1]
@@ -222,6 +222,9 @@ def test_the_search_finds_each_kind(operator: Operator) -> None:
     assert ("project", key["project_id"]) in found("default")
     request_id = asked.headers["x-request-id"]
     assert found(request_id) == {("request", request_id)} == found(asked.json()["id"])
+    refused = stack.chat("acme", model="no-such-model")
+    assert refused.status_code == 404
+    eventually(lambda: found(refused.headers["x-request-id"]) == {("request", refused.headers["x-request-id"])})
     assert ("model", MODEL) in found(MODEL)
     assert found(key["secret"]) == set() == found("there is none")
     assert key["secret"] not in operator("GET", "search", q="rocket").text

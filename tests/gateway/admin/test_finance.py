@@ -26,7 +26,17 @@ from support.stack import MODEL, Stack
 from support.waiting import eventually
 
 HOUR_AGO = int(time.time()) - 3600
-FINANCE = "[billing]\nreconcile_s = 1.0\ndevice_second_picos = 1000000000000\n"
+FINANCE = """[billing]
+reconcile_s = 1.0
+device_second_picos = 1000000000000
+issuer_name = "Cloud GmbH"
+issuer_address = ["Am Hang 1", "Berlin"]
+[[connectors]]
+name = "meter"
+kind = "openmeter"
+url = "http://127.0.0.1:9/"
+key_file = "absent.key"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +116,7 @@ def test_usage_in_openais_shape(shop: Stack, admin: Operator) -> None:
 def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> None:
     asked: dict[str, Any] = {"tenants": "acme", "group_by": ["line_item"]}
     found = {one["line_item"]: one for one in results(organization(admin, "costs", **asked))}
-    called = (MODEL, shop.adapters["acme-style"])
+    called = (MODEL, "acme-style")  # names, no ids
     assert found.keys() >= {f"{name}, {meter}" for name in called for meter in ("input", "output")}
     assert {item.rpartition(", ")[2] for item in found} <= {"input", "cached input", "output"}
     assert sum(one["amount"]["picos"] for one in found.values()) == spent(shop, tenant_id=shop.tenants["acme"])
@@ -251,6 +261,20 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     profile = {"legal_name": "Acme Ltd", "address": ["1 Road"], "taxes": [{"name": "VAT", "rate": "20"}]}
     assert admin.ok("PUT", "tenants/acme/billing_profile", profile)["legal_name"] == "Acme Ltd"
     assert shown(shop, "billing", "profile", "acme")["taxes"] == profile["taxes"]
+    listed_profiles = admin.ok("GET", "billing_profiles")["data"]
+    assert [(one["slug"], one["legal_name"], one["is_set"]) for one in listed_profiles] == [
+        ("acme", "Acme Ltd", True),
+        ("globex", None, False),
+        ("initech", None, False),
+    ]
+    assert admin.ok("GET", "billing_profiles", search="glob")["data"] == [listed_profiles[1]]
+    last = admin.ok("GET", "billing_profiles", sort="-slug", limit="1")
+    assert last["data"] == [listed_profiles[2]]
+    following = admin.ok("GET", "billing_profiles", sort="-slug", limit="1", page=last["next_page"])
+    assert following["data"] == [listed_profiles[1]]
+    issuer = admin.ok("GET", "issuer")
+    assert (issuer["name"], issuer["address"]) == ("Cloud GmbH", ["Am Hang 1", "Berlin"])
+    assert (issuer["tax_id"], issuer["invoice_series"], issuer["payment_days"]) == (None, "INV", 30)
     wrong_tax = {"taxes": [{"name": "VAT", "rate": "x"}]}
     assert admin.refused(400, "PUT", "tenants/acme/billing_profile", wrong_tax)["param"] == "taxes"
     for wrong, param in (({"tenant": "acme"}, "tenant"), ({"meter": None}, "meter"), ({"tokens": None}, "tokens")):
@@ -286,12 +310,18 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     )
     assert paper["total_minor"] == paper["net_minor"] + paper["taxes"][0]["minor"] > 0
     assert listed["payment"] == "unpaid"
+    [hit] = admin.ok("GET", "search", q=paper["number"].lower())["data"]
+    assert (hit["kind"], hit["id"], hit["note"]) == ("invoice", listed["id"], f"acme {paper['number']}")
+    assert admin.ok("GET", "search", q="INV-1999-000001")["data"] == []
     paid = {"amount_minor": paper["total_minor"], "reference": "a transfer"}
     assert admin.refused(400, "POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 10**6})["param"]
     admin.ok("POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 1})
     shown(shop, "billing", "pay", paper["number"], str(paper["total_minor"] - 1), "--reference", "the rest")
     assert admin.ok("GET", "invoices", tenant="acme")["data"][0]["payment"] == "paid"
-    assert admin.ok("GET", "connectors")["data"] == []
+    [connector] = admin.ok("GET", "connectors")["data"]
+    assert (connector["name"], connector["kind"], connector["url"]) == ("meter", "openmeter", "http://127.0.0.1:9")
+    assert shown(shop, "connectors") == [connector | {"gateway_id": shown(shop, "connectors")[0]["gateway_id"]}]
+    assert (connector["waiting"], connector["retrying"], connector["next_attempt_at"]) == (0, 0, None)
     whole = admin.ok("GET", f"invoices/{listed['id']}")
     assert sum(line["picos"] for line in whole["lines"]) == listed["total_picos"]
     assert {line["adapter_name"] for line in whole["lines"]} == {None, "acme-style"}

@@ -94,6 +94,7 @@ def test_openais_sdk_end_to_end(stack: Stack) -> None:
     [
         ("/v1/completions", {"model": MODEL, "prompt": ["Once", "Twice"], "max_tokens": 3, "logprobs": 1}),
         ("/v1/responses", {"model": MODEL, "input": "Hello", "max_output_tokens": 3, "store": True}),
+        ("/v1/embeddings", {"model": MODEL, "input": ["Hello", "Goodbye"], "dimensions": 4}),
     ],
 )
 def test_each_endpoint_answers_as_over_http(client: BatchClient, endpoint: str, body: dict[str, Any]) -> None:
@@ -105,6 +106,10 @@ def test_each_endpoint_answers_as_over_http(client: BatchClient, endpoint: str, 
     assert answer["model"] == direct["model"]
     if endpoint == "/v1/completions":
         assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [3, 3]
+    elif endpoint == "/v1/embeddings":
+        assert answer["data"] == direct["data"]
+        [row] = usage_of(client.stack, batch["id"])
+        assert (row.completion_tokens, row.cost_picos) == (0, row.prompt_tokens * INPUT), "half the price"
     else:
         assert answer["store"] is False, "lines are never stored"
         assert answer["output"][0]["content"][0]["text"]

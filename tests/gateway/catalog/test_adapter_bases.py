@@ -73,7 +73,7 @@ def test_what_is_asked_for_holds_whatever_it_names(tmp_path: Path) -> None:
 def test_one_that_names_none_needs_a_base_where_there_are_several(tmp_path: Path, content: bytes | None) -> None:
     directory = tmp_path if content is None else adapter(tmp_path, content)
     several, single = served(), served('[[models]]\nname = "small"\npath = "m"')
-    with pytest.raises(RowNotFound, match="a base is needed: one of small, laneway-tiny"):
+    with pytest.raises(RowNotFound, match="choose a base model: one of small, laneway-tiny"):
         base_for(several, configured(several), None, directory)
     assert base_for(single, configured(single), None, directory).name == "small"
     assert base_named(single, configured(single), directory) is None

@@ -122,7 +122,17 @@ def test_people(laneway: Laneway, database_url: str) -> None:
     [row] = laneway.json("people", "list")
     assert (row["subject"], row["role"], row["email"]) == ("ada", "owner", "ada@example.com")
     assert laneway.json("people", "list", "--search", "grace") == []
-    assert laneway.text("people", "list").splitlines()[0].split()[:3] == ["ID", "ROLE", "TENANT_ID"]
+    laneway.text("tenants", "create", "acme", "--tier", "standard")
+    tenant_id = laneway.json("tenants", "list")[0]["id"]
+    grace = Identity(issuer="https://sso", subject="grace", name="Grace", email=None, groups=())
+    database = Database(database_url)
+    database.write_sync(lambda c: people.sign_in(c, grace, people.Grant("tenant_admin", tenant_id), "req_2"))
+    database.close()
+    header, *lines = laneway.text("people", "list").splitlines()
+    assert header.split()[:3] == ["ID", "ROLE", "TENANT"]
+    assert sorted(line.split()[1:3] for line in lines) == [["owner", "-"], ["tenant_admin", "acme"]]
+    assert tenant_id not in laneway.text("audit")
+    assert " acme " in laneway.text("audit", "--action", "tenant.create")
 
 
 def test_break_glass_keys(laneway: Laneway) -> None:
@@ -189,10 +199,16 @@ def test_prices_are_exact(laneway: Laneway) -> None:
     arguments = ("--input", "0.10", "--cached-input", "0.05", "--output", "0.4")
     multipliers = ("--multiplier", "premium=3", "--multiplier", "batch=0.5")
     (version,) = laneway.json("prices", "publish", MODEL, *arguments, *multipliers)
-    assert version["tiers"]["premium"] == {"input": 300_000, "cached_input": 150_000, "output": 1_200_000}
-    assert version["tiers"]["standard"] == {"input": 100_000, "cached_input": 50_000, "output": 400_000}
-    assert version["tiers"]["batch"] == {"input": 50_000, "cached_input": 25_000, "output": 200_000}
+    assert version["tiers"]["premium"] == {
+        "input": 300_000, "cached_input": 150_000, "output": 1_200_000, "embedding": 300_000,
+    }  # fmt: skip
+    as_input = {"input": 100_000, "cached_input": 50_000, "output": 400_000, "embedding": 100_000}
+    assert version["tiers"]["standard"] == as_input
+    assert version["tiers"]["batch"] == {name: picos // 2 for name, picos in as_input.items()}
     assert laneway.json("prices", "list") == [version]
+    (own,) = laneway.json("prices", "publish", MODEL, *arguments, *multipliers, "--embedding", "0.02")
+    assert [own["tiers"][tier]["embedding"] for tier in ("premium", "standard", "batch")] == [60_000, 20_000, 10_000]
+    assert "EMBEDDING" in laneway.text("prices", "list")
     table = laneway.text("prices", "list")
     for price in ("1.2 USD", "0.05 USD", "0.2 USD"):
         assert price in table
@@ -208,6 +224,9 @@ def test_budgets(laneway: Laneway) -> None:
     tokens = laneway.json("budgets", "set", "acme", "--period", "day", "--tokens", "0", "--key", key["id"])
     assert (tokens["scope"], tokens["scope_id"], tokens["limit_amount"]) == ("key", key["id"], 0)
     assert {row["id"] for row in laneway.json("budgets", "list", "--tenant", "acme")} == {money["id"], tokens["id"]}
+    each = laneway.json("budgets", "set", "acme", "--period", "day", "--money", "3", "--per-end-user")
+    assert laneway.text("budgets", "end-users", each["id"]).split()[1] == "LIMIT_AMOUNT"
+    laneway.text("budgets", "remove", each["id"])
     laneway.text("budgets", "remove", money["id"])
     assert [row["id"] for row in laneway.json("budgets", "list")] == [tokens["id"]]
 
@@ -238,6 +257,9 @@ def test_adapters(make: Callable[[str], Laneway], sqlite_url: str, model_dir: Pa
     assert laneway.refusal("adapters", "versions", "pirate").endswith("there is no adapter 'pirate'")
     assert [row["name"] for row in laneway.json("adapters", "list")] == ["arr"]
     assert laneway.json("adapters", "set", "arr", "--shared", "acme")["shared"] == [own["tenant_id"]]
+    header, line = laneway.text("adapters", "list").splitlines()
+    assert header.split()[:3] == ["NAME", "TENANT", "SHARED"]
+    assert line.split()[:3] == ["arr", "-", "acme"], "slugs, no ids"
     assert laneway.json("adapters", "set", "arr", "--not-shared")["shared"] == []
     assert laneway.refusal("adapters", "set", "arr").startswith("nothing was given to change")
 
@@ -351,6 +373,13 @@ def test_config_check(make: Callable[[str], Laneway], tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[gateway]\nport = 0")
     assert good.refusal("config", "check", str(other)) == f"{other}: gateway.port: Expected `int` >= 1"
+    other.write_text("[gateway]\nport = 0\nhots = ''\n[limits]\nconcurrency = 'x'\n[[tiers]]\nname = 'a'\nfloor = 2")
+    assert good("config", "check", str(other)).stderr.splitlines() == [
+        f"Error: {other}: gateway.port: Expected `int` >= 1",
+        f"{other}: gateway: Object contains unknown field `hots`",
+        f"{other}: limits.concurrency: Expected `int`, got `str`",
+        f"{other}: tiers[0].floor: Expected `float` <= 1.0",
+    ]
     assert make("[nothing]").refusal("serve").endswith("Object contains unknown field `nothing`")
     assert good.refusal("config", "check", str(tmp_path / "absent.toml")).endswith("No such file or directory")
     assert "[[models]]" in (REPO / "laneway.toml").read_text()

@@ -6,10 +6,12 @@ import asyncio
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.protocol.client import EngineClient
 from gateway.engines.engine import EngineUnavailable, StreamEnd
+from gateway.engines.local import LocalEngine
 from gateway.fleet import members
 from gateway.fleet.fleet import FRUITLESS_MAX
 from gateway.fleet.hedges import HedgeBudget
@@ -180,6 +182,41 @@ async def test_a_hedge_wins_and_the_loser_is_counted(tmp_path: Path) -> None:
         for member in small.fleet.members.values():
             report = await member.engine.status()
             assert report.tokens_made - report.tokens_overrun == made.get(report.epoch, 0)
+
+
+async def test_an_embedding_is_made_again_when_its_engine_is_killed_and_never_hedged(tmp_path: Path) -> None:
+    """It has no token: nothing of it is resumed, and no token is made or lost."""
+    hedging = {"hedge_after_s": {"premium": 0.05}, "hedges": HedgeBudget(1.0)}
+    async with small_fleet(tmp_path, 2, fake={"step_ms": 400.0}, **hedging) as small:
+        wanted = request(tier="premium", max_tokens=0, pooling="mean")
+        quiet = Reading(small.fleet.submit(wanted))
+        assert (await quiet.final()).end is StreamEnd.LENGTH
+        assert quiet.stream.vector is not None
+        assert small.fleet.hedged == 0
+        reading = Reading(small.fleet.submit(wanted))
+        await asyncio.sleep(0.1)
+        small.kill_engine(engine_of(reading))
+        final = await reading.final()
+        assert final.end is StreamEnd.LENGTH
+        assert reading.stream.vector == quiet.stream.vector
+        assert sum(reading.stream.attempts.values()) == 0
+        assert (small.fleet.moves, small.fleet.resumptions, small.fleet.losses) == (1, 0, 0)
+
+
+async def test_an_embedding_is_sent_to_an_engine_that_pools(tmp_path: Path) -> None:
+    """In a fleet that is being upgraded: an engine before protocol version 6 has no vectors."""
+    async with small_fleet(tmp_path, 2) as small:
+        old, new = small.fleet.members.values()
+        [info] = old.engine.models.values()
+        assert isinstance(old.engine, LocalEngine)
+        old.engine._client.models = {info.name: msgspec.structs.replace(info, vector_width=0)}
+        for number in range(6):
+            reading = Reading(small.fleet.submit(request(number, max_tokens=0, pooling="last")))
+            assert engine_of(reading) == new.name
+            assert (await reading.final()).end is StreamEnd.LENGTH
+        new.drains_here = True
+        with pytest.raises(EngineUnavailable):
+            small.fleet.submit(request(max_tokens=0, pooling="last"))
 
 
 async def test_a_text_that_is_faster_than_its_hedge(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from gateway.access import keys
 from gateway.access.write_replays import KEEP_S, delete_old_writes
 from gateway.tables import audit_log, write_replays
 from gateway.upkeep.webhook_deliveries import signature
+from support.gateway.adapter_uploads import files_of
 from support.gateway.admin_client import Operator
 from support.gateway.webhook_endpoint import Endpoint
+from support.paths import EXAMPLES
 from support.stack import Stack
 
 
@@ -108,6 +110,25 @@ def test_writes_at_the_same_time_run_once(automated: Stack, operator: Operator) 
     assert len(operator.ok("GET", "projects", tenant="acme", search="raced")["data"]) == 1
 
 
+def test_a_repeated_upload_registers_one_version(automated: Stack, operator: Operator) -> None:
+    """Also with another boundary of the form, which a client chooses anew for each attempt."""
+    files = files_of(EXAMPLES / "adapters" / "pirate")
+    headers = {"Authorization": f"Bearer {operator.key.secret}", "Idempotency-Key": "upload-1"}
+
+    def upload(**fields: str) -> httpx.Response:
+        url = f"{automated.url}/v1/admin/adapters"
+        return httpx.post(url, files=files, data={"name": "repeated"} | fields, headers=headers, timeout=60)
+
+    first, again = upload(), upload()
+    assert first.status_code == 201, first.text
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["idempotent-replayed"] == "true"
+    versions = operator.ok("GET", f"adapters/{first.json()['id']}/versions")["data"]
+    assert [version["number"] for version in versions] == [1]
+    other = upload(notes="another request")
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_mismatch")
+
+
 def test_rows_end_and_are_erased(automated: Stack, operator: Operator) -> None:
     body = {"slug": "short-lived", "tier": "batch"}
     assert sent(operator, "t-1", "POST", "tenants", body).status_code == 201
@@ -176,10 +197,43 @@ def test_everything_is_found_by_its_id(automated: Stack, operator: Operator) -> 
         url = f"{automated.url}/v1/admin/{path}/{one['id']}"
         unseen = httpx.get(url, headers={"Authorization": f"Bearer {theirs.secret}"})
         assert (unseen.status_code, tenant in unseen.text) == (404, False), path
+    line = next(one for one in operator.ok("GET", "audit_log", tenant="acme")["data"] if one["action"] == "budget.set")
+    assert operator.ok("GET", f"audit_log/{line['id']}") == line
+    assert (line["object_name"], line["actor_name"]) == (None, operator.key.key.name)
+    named = operator.ok("GET", "audit_log", action="project.create", object_id=made["projects"]["id"])["data"]
+    assert [one["object_name"] for one in named] == ["by-id"]
+    url = f"{automated.url}/v1/admin/audit_log/"
+    for secret, status in ((theirs.secret, 404), (operator.key.secret, 200)):
+        seen = httpx.get(f"{url}{line['id']}", headers={"Authorization": f"Bearer {secret}"})
+        assert seen.status_code == status
+    ours = automated.write(lambda c: keys.create(c, tenant_id=tenant, name="ours", kind="admin", role="tenant_admin"))
+    [own] = [
+        one
+        for one in httpx.get(url.rstrip("/"), headers={"Authorization": f"Bearer {ours.secret}"}).json()["data"]
+        if one["id"] == line["id"]
+    ]
+    assert own["actor_name"] is None, "the name of an operator's key is the operator's"
+    assert operator.refused(404, "GET", "audit_log/0")["param"] == "line_id"
+    proved = operator.ok("POST", "reconciliations")
+    assert operator.ok("GET", f"reconciliations/{proved['number']}") == proved
+    assert operator.refused(404, "GET", "reconciliations/0")["param"] == "number"
     price = operator.ok("GET", "prices")["data"][0]
     assert operator.ok("GET", f"prices/{price['id']}") == price
     assert operator.refused(404, "GET", "prices/absent")
     assert operator.refused(404, "GET", "people/absent")
+
+
+def test_configured_limits_and_slow_requests_are_listed(automated: Stack, operator: Operator) -> None:
+    config = automated.config
+    found = operator.ok("GET", "limits/defaults")
+    assert found["key"]["requests_per_minute"] == config.limits.requests_per_minute
+    assert found["tenant"]["concurrency"] == config.tenant_limits.concurrency
+    assert automated.chat("globex", max_tokens=2).status_code == 200
+    [newest, *_] = operator.ok("GET", "requests", min_ttft_s=0, tenant="globex")["data"]
+    assert newest["status"] == "settled"
+    slower = operator.ok("GET", "requests", min_ttft_s=newest["ttft_s"] + 60)["data"]
+    assert slower == []
+    assert operator.refused(400, "GET", "requests", min_ttft_s=-1)["param"] == "min_ttft_s"
 
 
 def test_tenants_and_projects_are_archived(automated: Stack, operator: Operator) -> None:

@@ -88,7 +88,7 @@ def test_openais_client_gets_its_own_shape(stack: Stack) -> None:
     assert (model.object, model.owned_by) == ("model", "laneway")
     extra: dict[str, Any] = model.model_extra or {}
     assert extra["max_model_len"] == CONTEXT_TOKENS
-    assert set(extra["capabilities"]) == {"tools", "reasoning", "structured_outputs"}
+    assert set(extra["capabilities"]) == {"tools", "reasoning", "structured_outputs", "embeddings"}
     refused = httpx.get(f"{stack.url}/v1/models/globex-style", headers=stack.headers("acme")).json()
     assert set(refused["error"]) == {"message", "type", "param", "code"}
 

@@ -98,7 +98,7 @@ def test_the_description_knows_the_chat_route(stack: Stack) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/nowhere", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/moderations", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models", 405),
         ("GET", "/v1/models", 401),

@@ -111,7 +111,7 @@ def test_a_key_is_needed(stack: Stack, path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "words"),
     [
-        ("POST", "/v1/embeddings", "embeddings are not made"),
+        ("POST", "/v1/moderations", "nothing is moderated"),
         ("GET", "/v1/responses/resp_1", "Response with id 'resp_1' not found"),
         ("POST", "/v1/engines/gpt/completions", "POST /v1/completions"),
         ("POST", "/v1/images/generations", "images are not made"),
@@ -120,9 +120,10 @@ def test_a_key_is_needed(stack: Stack, path: str) -> None:
         ("POST", "/v1/batches", '"service_tier": "flex"'),
         ("POST", "/v1/complete", "POST /v1/messages"),
         ("POST", "/v1/nothing/of/that/name", "/v1/models"),
-        ("POST", "/t/acme/v1/embeddings", "embeddings are not made"),
+        ("POST", "/t/acme/v1/audio/speech", "audio is neither read nor made"),
         ("POST", "/chat/completions", "lacks /v1"),
         ("POST", "/conversations", "lacks /v1"),
+        ("POST", "/rerank", "lacks /v1"),
         ("POST", "/t/acme/messages", "lacks /v1"),
         ("POST", "/v1/v1/chat/completions", "/v1 twice"),
     ],

@@ -121,6 +121,11 @@ async def test_stripe_has_each_hour_once(
     assert await one.push_due() == 0
     assert "503" in (state(books, own).last_error or "")
     assert await one.push_due() == 0, "not due yet"
+    failing = state(books, own)
+    assert failing.retrying == 5, "usage without an account is not tried"
+    assert failing.failed_at is not None
+    assert failing.next_attempt_at is not None
+    assert failing.next_attempt_at > failing.failed_at
     attempts = stripe.attempts
     stripe.behaviour = "lost"  # Stripe has the events, and the gateway does not know it
     due_now(books)
@@ -145,6 +150,7 @@ async def test_stripe_has_each_hour_once(
     assert stripe.repeated == 5
     found = state(books, own)
     assert (found.gateway_id, found.waiting, found.without_account, found.last_error) == ("gw_2", 2, 1, None)
+    assert (found.retrying, found.next_attempt_at) == (0, None)
     assert connectors_finding([found], own.after_s)[0] == "degraded"
 
     # Late usage of an hour that was sent is its next part.
@@ -241,7 +247,7 @@ def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> 
     assert [event.identifier for event in again] == [first[1].identifier], "the other one may have arrived"
     write(lambda c: connectors.record(c, "stripe", [(again[0], None)], lambda _: NOW))
     [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
-    assert (found.stuck, found.waiting) == (1, 1)
+    assert (found.stuck, found.waiting, found.retrying) == (1, 1, 0)
     assert "too long ago" in (found.stuck_reason or "")
     assert connectors_finding([found], 0)[0] == "degraded"
     assert claim(NOW + 3 * HOUR) == []

@@ -112,6 +112,16 @@ def test_health_of_a_gateway_that_is_well(stack: Stack) -> None:
     assert {i.name: i.since for i in again.data if i.name == "workers"} == {"workers": found["workers"].since}
 
 
+def test_a_part_has_its_status_since_before_the_first_report(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack()
+    time.sleep(1.1)  # moments are whole seconds
+    asked = int(time.time())
+    found = {item["name"]: item for item in asks(stack)("health")["data"]}
+    assert found["disk"]["since"] < asked
+    assert found["models"]["detail"] == "1 base model is served"
+    assert found["gateways"]["detail"] == "1 gateway renews its lease"
+
+
 def test_one_dead_part_is_told_and_stalls_nothing(own: Stack, redis_server: RedisServer) -> None:
     ask = asks(own)
 

@@ -229,4 +229,4 @@ CASES: list[speak.Case] = [
 ]  # fmt: skip
 
 if __name__ == "__main__":
-    speak.run("openai", CASES, {"tools": 400, "responses": 404, "embeddings": 404})
+    speak.run("openai", CASES, {"tools": 400, "responses": 404})

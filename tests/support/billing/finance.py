@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from billing.accounts.prices import PriceBook
-from billing.books import invoices, rollups
+from billing.books import day_rollups, invoices, rollups
 from billing.books.invoices import Invoice
 from billing.ledger.messages import Held, HoldRequest, Settlement
 from billing.ledger.transaction import LedgerTransaction
@@ -51,6 +51,7 @@ def use(
 
 def fold(books: Books, now: int) -> None:
     books.database.write_sync(lambda c: rollups.fold_all(c, lambda _connection: now))
+    books.database.write_sync(day_rollups.fold_days)
 
 
 def close(books: Books, month: str, now: int, tenant_id: str | None = None) -> Invoice:

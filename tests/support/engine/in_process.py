@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ class Drive:
         )
         self.steps: list[Step] = []
         self.made: dict[int, list[int]] = {}  # by handle: the ids that steps made, as a worker would send them
+        self.vectors: dict[int, list[float]] = {}  # by handle, of pooled requests
         self._handles = 0
 
     def add_adapters(self, directories: list[Path], scratch: Path, model: str = MODEL) -> dict[str, str]:
@@ -114,6 +116,8 @@ class Drive:
                 self.made.setdefault(sequence.handle, []).append(token)
             for sequence, found in outcome.logprobs.items():
                 reported.setdefault(sequence.handle, []).append(found)
+            for sequence, values in outcome.vectors:
+                self.vectors[sequence.handle] = list(array("f", values))
             for ended in outcome.ended:
                 assert ended.reason in endings, (ended.reason, ended.message)
             after_step()

@@ -39,6 +39,7 @@ class TextStream:
 
     def __init__(self, engine: TextEngine, request: EngineRequest) -> None:
         self.cached_tokens = 0
+        self.vector: bytes | None = None
         self.final: StreamEnding | None = None
         self._engine, self._request, self._prompt = engine, request, engine.text_of(request)
         self._made = self._words = self._made_first = 0

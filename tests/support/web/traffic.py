@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts import budgets, prices, tenants
-from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices
+from billing.accounts.prices import PriceBook, PriceVersion
 from billing.clock import DAY, SECOND, database_now
 from billing.ids import new_id
 from billing.ledger.messages import Held, HoldRequest, Recompute, Settlement
@@ -59,7 +59,7 @@ class History:
 
     def _people(self, connection: sa.Connection) -> None:
         began = self.now - (self.days + 1) * DAY
-        unit = prices.by_tier(UnitPrices(100_000, 50_000, 400_000), MULTIPLIERS)
+        unit = prices.by_tier(prices.unit_prices(100_000, 50_000, 400_000), MULTIPLIERS)
         prices._insert(connection, PriceVersion(new_id("prv"), "model", MODEL, "USD", began, began, unit))
         for slug, (name, tier, zone, share, projects, adapters) in TENANTS.items():
             tenant = tenants.create(connection, slug=slug, name=name, tier=tier, time_zone=zone)

@@ -174,6 +174,7 @@ export function BudgetTable({
       id: "alerts",
       header: "Alerts at",
       wide: true,
+      roomy: true,
       cell: (budget) =>
         budget.thresholds.length === 0 ? (
           <span className="faint">–</span>

@@ -30,10 +30,15 @@ export const CHANGED = [
 const SHOWN = 8;
 
 export function CloseAll({ onClose }: { onClose: () => void }) {
-  const months = monthsBefore(useNow(), 13).slice(1);
-  const [month, setMonth] = useState(months[0]!);
+  const past = monthsBefore(useNow(), 13).slice(1);
+  // Periods are listed by their start. Months are closed in order, so the oldest open month is the first to close.
+  const oldest = useList("/v1/admin/periods", { query: { state: "open" } }, { limit: 1 });
+  const first = oldest.rows.map((one) => one.month).find((one) => one <= past[0]!) ?? past[0]!;
+  const months = past.includes(first) ? past : [...past, first];
+  const [chosen, setMonth] = useState<string | null>(null);
+  const month = chosen ?? first;
   const [refused, setRefused] = useState<Closed["refused"] | null>(null);
-  const list = useList("/v1/admin/periods/closable", { query: { month } }, { limit: 500 });
+  const list = useList("/v1/admin/periods/closable", { query: { month } }, { limit: 500, enabled: !oldest.loading });
   const ready = list.rows.filter((one) => one.reason === null);
   const close = useWrite(
     (after: string | null) => api.post("/v1/admin/periods/close_all", { body: { month, after } }),
@@ -111,7 +116,7 @@ function Summary({
           {count(ready.length)}
           {more ? "+" : ""} {ready.length === 1 ? "tenant" : "tenants"}
         </b>{" "}
-        can be closed
+        can be closed{ready.length === 0 ? "." : ""}
         {currencies.map((currency) => (
           <span key={currency}>
             ,{" "}
@@ -125,12 +130,14 @@ function Summary({
               short
             />
           </span>
-        ))}{" "}
-        before taxes.
+        ))}
+        {ready.length > 0 && " before taxes."}
       </p>
       {kept.length > 0 && (
         <>
-          <p>{count(kept.length)} stay open:</p>
+          <p>
+            {count(kept.length)} {kept.length === 1 ? "tenant" : "tenants"} cannot be closed yet:
+          </p>
           <ul>
             {kept.slice(0, SHOWN).map((one) => (
               <li key={one.period.id}>

@@ -23,12 +23,14 @@ import {
   Time,
   decimal,
   iso,
+  moment,
   numberOf,
   picosOf,
   place,
   toast,
   useForm,
   useGo,
+  useNow,
   useView,
   fieldError,
 } from "../../kit";
@@ -86,21 +88,17 @@ const COLUMNS: readonly Column<Correction>[] = [
 ];
 
 export function Corrections() {
-  const view = useView({ tenant: "", request_id: "", open: "", correct: "" });
+  const view = useView({ tenant: "", request_id: "", open: "", correct: "", new: "" });
   const { tenant, request_id } = view.values;
   const list = useList("/v1/admin/corrections", { query: { tenant, request_id } });
   const may = useMay()("billing:write");
   const bound = useSession().tenant !== null;
-  const [making, setMaking] = useState(false);
   const make = may && (
-    <button type="button" className="button button-main" onClick={() => setMaking(true)}>
+    <button type="button" className="button button-main" onClick={() => view.set({ new: "1" })}>
       New correction
     </button>
   );
-  const close = () => {
-    setMaking(false);
-    view.set({ correct: "" });
-  };
+  const close = () => view.set({ correct: "", new: "" });
   return (
     <>
       <DataTable
@@ -129,7 +127,7 @@ export function Corrections() {
         }
       />
       <Dialog
-        open={may && (making || view.values.correct !== "")}
+        open={may && (view.values.new === "1" || view.values.correct !== "")}
         onClose={close}
         title="New correction"
         keep
@@ -199,12 +197,10 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
   const correct = useWrite((body: Body) => api.post("/v1/admin/corrections", { body }), CHANGED);
   const credit = useWrite((body: CreditBody) => api.post("/v1/admin/credits", { body }), CHANGED);
   const go = useGo();
-  const owner = useGet(
-    "/v1/admin/tenants/{tenant_id}",
-    { path: { tenant_id: values.tenant || "-" } },
-    { enabled: values.tenant !== "" },
-  );
-  const months = useList("/v1/admin/periods", { query: { tenant: values.tenant, state: "open" } }, { limit: 100 });
+  const owner = useOwner(values.tenant);
+  const now = useNow();
+  const current = owner === undefined ? null : moment(now, owner.time_zone, "day").slice(0, 7);
+  const months = useOpenMonths(values.tenant, current);
   const [tiers, models] = [useTierNames(), useModelNames()];
   const kind = values.kind as Kind;
   const review = async () => {
@@ -240,12 +236,12 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
       tier: values.tier || null,
       model: values.model || null,
     };
-    const what = `${decimal(picos)} ${owner.data?.currency ?? ""}`.trim();
-    const month = values.month === "" ? "the current month" : values.month;
+    const what = `${decimal(picos)} ${owner?.currency ?? ""}`.trim();
+    const month = values.month || (current ?? "the current month");
     setAsked({
       sentence:
         kind === "credit"
-          ? `Credit ${values.tenant} with ${what} in ${month}? It lowers what the tenant owes.`
+          ? `Credit ${values.tenant} with ${what} in ${month}? It lowers what the tenant owes. A credit above the usage of the month makes its invoice negative.`
           : `Charge ${values.tenant} ${what} in ${month}? It raises what the tenant owes.`,
       make: async () => {
         if (kind === "charge") {
@@ -282,7 +278,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
               form={form}
               name="meter"
               label="Meter"
-              options={["output", "input", ["cached_input", "cached input"]]}
+              options={["output", "input", ["cached_input", "cached input"], "embedding"]}
             />
             <TextField
               form={form}
@@ -295,21 +291,34 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
         </>
       ) : (
         <>
-          <LookupField form={form} name="tenant" label="Tenant" control={(props) => <TenantLookup {...props} />} />
+          <LookupField
+            form={form}
+            name="tenant"
+            label="Tenant"
+            control={({ onChange, ...props }) => (
+              <TenantLookup
+                {...props}
+                onChange={(tenant) => {
+                  form.set("month", ""); // the months are the tenant's
+                  onChange(tenant);
+                }}
+              />
+            )}
+          />
           <div className="field-row">
             <TextField
               form={form}
               name="picos"
               label="Amount"
               type="number"
-              hint={`In ${owner.data?.currency ?? "the tenant’s currency"}, above 0, up to twelve decimal places: 25.00`}
+              hint={`In ${owner?.currency ?? "the tenant’s currency"}, above 0, up to twelve decimal places: 25.00`}
             />
             <SelectField
               form={form}
               name="month"
               label="Month"
               hint="An open month: closed invoices never change."
-              options={[["", "Current month"], ...months.rows.map((one) => one.month).filter((one) => one !== "")]}
+              options={[["", current === null ? "Current month" : `Current month, ${current}`], ...months]}
             />
           </div>
           <div className="field-row">
@@ -328,6 +337,24 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
       <TextArea form={form} name="reason" label="Reason" rows={2} />
     </Form>
   );
+}
+
+/** A tenant by its slug; undefined until it is loaded. */
+function useOwner(slug: string) {
+  const found = useGet("/v1/admin/tenants/{tenant_id}", { path: { tenant_id: slug || "-" } }, { enabled: slug !== "" });
+  return found.data?.slug === slug ? found.data : undefined; // else of the tenant chosen before
+}
+
+/** The open months of a tenant before its `current` month; of no tenant: none. */
+function useOpenMonths(tenant: string, current: string | null): string[] {
+  const list = useList(
+    "/v1/admin/periods",
+    { query: { tenant, state: "open" } },
+    { limit: 100, enabled: tenant !== "" },
+  );
+  // A busy list shows the months of the tenant chosen before.
+  const rows = tenant === "" || list.busy ? [] : list.rows;
+  return [...new Set(rows.map((one) => one.month))].filter((one) => one !== "" && one !== current);
 }
 
 function Confirm({ asked, back }: { asked: Asked; back: () => void }) {

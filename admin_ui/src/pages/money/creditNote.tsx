@@ -53,8 +53,8 @@ function CreditNote({ correction }: { correction: Correction }) {
         {document !== null && <Amounts document={document} label="Credit" />}
       </div>
       <p className="note">
-        The credit is a line of the invoice of {correction.month}, before taxes: that invoice’s taxes are on what is
-        left.
+        The credit is a line of the invoice of {correction.month}, before taxes. The taxes of that invoice are computed
+        on its total after the credit.
       </p>
     </div>
   );

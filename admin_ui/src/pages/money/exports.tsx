@@ -404,7 +404,7 @@ function NewExport({ onDone }: { onDone: (id: string | null) => void }) {
       save={async (values) => {
         const [kind, format] = values.what.split(" ") as [Body["kind"], Body["format"]];
         const made = await make.mutateAsync({ month: values.month, kind, format, tenant: values.tenant || null });
-        toast("The export is queued.");
+        toast("The export is created. Its row shows when the file can be downloaded.");
         onDone(made.id);
       }}
     >

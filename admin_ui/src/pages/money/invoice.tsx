@@ -23,7 +23,7 @@ import {
 } from "../../kit";
 import { alike } from "../parts/alike";
 import "./billing.css";
-import { TenantName, useNames } from "../parts/names";
+import { KeyName, TenantName, useNames } from "../parts/names";
 import { Amounts, Parties } from "./documentParts";
 import { Payments, PaymentBadge } from "./payments";
 import { ReconcileBadge } from "./reconcile";
@@ -31,7 +31,12 @@ import { ReconcileBadge } from "./reconcile";
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
 type Line = Invoice["lines"][number];
 
-const METERS: Record<string, string> = { input: "Input", cached_input: "Cached input", output: "Output" };
+const METERS: Record<string, string> = {
+  input: "Input",
+  cached_input: "Cached input",
+  output: "Output",
+  embedding: "Embedding",
+};
 const PER = 1_000_000n;
 
 export default function InvoicePage() {
@@ -140,34 +145,37 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
                 <Time at={invoice.issued_at} absolute />{" "}
                 {period.closed_by !== null && (
                   <span className="faint">
-                    by <ShortId value={period.closed_by} />
+                    by{" "}
+                    {period.closed_by.startsWith("key_") ? (
+                      <KeyName id={period.closed_by} />
+                    ) : (
+                      <ShortId value={period.closed_by} />
+                    )}
                   </span>
                 )}
               </>,
             ],
           ]}
         />
-        <div className="panel invoice-total">
-          <div className="tile-label">Total before taxes, exact</div>
-          <div className="tile-value num">
-            <Money picos={invoice.total_picos} currency={currency} />
+        <div className="stack">
+          <div className="panel invoice-total">
+            <div className="tile-label">Total before taxes, exact</div>
+            <div className="tile-value num">
+              <Money picos={invoice.total_picos} currency={currency} />
+            </div>
+            <div className="note">
+              Usage <Money picos={invoice.usage_picos} /> and corrections <Money picos={invoice.correction_picos} />
+            </div>
+            <div>
+              <Badge tone={same ? "good" : "bad"}>
+                {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
+              </Badge>
+            </div>
           </div>
-          <div className="note">
-            Usage <Money picos={invoice.usage_picos} /> and corrections <Money picos={invoice.correction_picos} />
-          </div>
-          <div>
-            <Badge tone={same ? "good" : "bad"}>
-              {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
-            </Badge>
-          </div>
+          {document !== null && <Amounts document={document} label="Total before taxes" />}
         </div>
       </div>
-      {document !== null && (
-        <div className="columns">
-          <Amounts document={document} label="Total before taxes" />
-          <Payments invoice={invoice} document={document} />
-        </div>
-      )}
+      {document !== null && <Payments invoice={invoice} document={document} />}
       <Lines invoice={invoice} />
     </div>
   );
@@ -194,7 +202,12 @@ function Lines({ invoice }: { invoice: Invoice }) {
         <h2>Lines</h2>
         <span className="note">Amount = tokens × price, not rounded. Prices are per million tokens.</span>
       </div>
-      <div className="table-scroll invoice-lines" tabIndex={0} role="region" aria-label="The lines of the invoice">
+      <div
+        className="table-scroll table-block invoice-lines"
+        tabIndex={0}
+        role="region"
+        aria-label="The lines of the invoice"
+      >
         <table className="table table-small">
           <caption className="sr-only">The lines of the invoice</caption>
           <thead>
@@ -252,8 +265,10 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
   const what = line.adapter_name ?? line.adapter ?? line.model;
   return (
     <tr className={correction ? "correction" : undefined}>
-      <td className="end num faint">{line.line}</td>
-      <td>
+      <td data-label="Line" className="end num faint">
+        {line.line}
+      </td>
+      <td data-label="Model or adapter">
         {correction && (
           <>
             <Badge tone="warn">correction</Badge>{" "}
@@ -263,12 +278,14 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
         {line.adapter !== null && line.model !== null && <span className="faint"> on {line.model}</span>}
         {correction && reason !== undefined && <div className="note">{reason}</div>}
       </td>
-      <td>{line.tier ?? <span className="faint">–</span>}</td>
-      <td>{line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}</td>
-      <td className="end">
+      <td data-label="Tier">{line.tier ?? <span className="faint">–</span>}</td>
+      <td data-label="Meter">
+        {line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}
+      </td>
+      <td data-label="Tokens" className="end">
         {correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}
       </td>
-      <td className="end">
+      <td data-label="Price per 1M" className="end">
         {line.unit_price_picos === null ? (
           <span className="faint">–</span>
         ) : (
@@ -278,7 +295,9 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
           </>
         )}
       </td>
-      <td className="end num">{say(line.picos)}</td>
+      <td data-label="Amount" className="end num">
+        {say(line.picos)}
+      </td>
     </tr>
   );
 }

@@ -110,8 +110,8 @@ const COLUMNS: readonly Column<Invoice>[] = [
   {
     id: "currency",
     header: "Currency",
-    wide: true,
-    cell: (invoice) => invoice.currency,
+    hidden: true, // each amount has it
+    cell: () => null,
     csv: (invoice) => invoice.currency,
   },
   {
@@ -124,6 +124,7 @@ const COLUMNS: readonly Column<Invoice>[] = [
     id: "id",
     header: "Invoice",
     wide: true,
+    roomy: true,
     cell: (invoice) => <ShortId value={invoice.id} />,
     csv: (invoice) => invoice.id,
   },

@@ -133,7 +133,7 @@ function MarginReport({ of }: { of: Margins }) {
       {currencies.map((currency) => (
         <div
           key={currency}
-          className="table-scroll"
+          className="table-scroll table-block"
           tabIndex={0}
           role="region"
           aria-label={`Margins by tier, ${currency}`}
@@ -175,24 +175,28 @@ function MarginReport({ of }: { of: Margins }) {
                 .map((tier) => (
                   <tr key={`${tier.tier} ${tier.currency}`}>
                     <th scope="row">{tier.tier ?? <span className="faint">no tier</span>}</th>
-                    <td className="end">
+                    <td data-label="Requests" className="end">
                       <Count value={tier.requests} />
                     </td>
-                    <td className="end">
+                    <td data-label="Usage" className="end">
                       <Money picos={tier.usage_picos} short />
                     </td>
-                    <td className="end">
+                    <td data-label="Corrections" className="end">
                       <Money picos={tier.correction_picos} short />
                     </td>
-                    <td className="end num">{tier.device_s.toFixed(3)}</td>
-                    <td className="end num">{tier.preemption_s.toFixed(3)}</td>
-                    <td className="end">
+                    <td data-label="Device-seconds" className="end num">
+                      {tier.device_s.toFixed(3)}
+                    </td>
+                    <td data-label="Preemption, s" className="end num">
+                      {tier.preemption_s.toFixed(3)}
+                    </td>
+                    <td data-label="Cost" className="end">
                       <Money picos={tier.cost_picos} short />
                     </td>
-                    <td className="end">
+                    <td data-label="due to preemption" className="end">
                       <Money picos={tier.preemption_picos} short />
                     </td>
-                    <td className="end">
+                    <td data-label="Margin" className="end">
                       <b className={exact(tier.margin_picos) < 0n ? "was" : ""}>
                         <Money picos={tier.margin_picos} currency={tier.currency} short />
                       </b>

@@ -20,6 +20,7 @@ import {
   place,
   sum,
   toast,
+  useActionDialog,
   useGo,
   useNow,
   useView,
@@ -52,7 +53,7 @@ export function Periods() {
   const now = useNow();
   const ready = closable(open.rows, now);
   const [closing, setClosing] = useState<Period | null>(null);
-  const [all, setAll] = useState(false);
+  const [action, setAction] = useActionDialog(may && !bound ? ["close_month"] : []);
   const columns: Column<Period>[] = [
     {
       id: "tenant",
@@ -72,7 +73,7 @@ export function Periods() {
       cell: (period) => <State of={period} ready={ready.has(period.id)} now={now} />,
       csv: (period) => period.state,
     },
-    { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
+    { id: "end", header: "End", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
     {
       id: "zone",
       header: "Time zone",
@@ -123,7 +124,7 @@ export function Periods() {
       <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "Any")} />
       <SelectFilter label="State" view={view} name="state" options={["open", "closed", ["any", "Any"]]} />
       {may && !bound && (
-        <button type="button" className="button" onClick={() => setAll(true)}>
+        <button type="button" className="button" onClick={() => setAction("close_month")}>
           Close a month for all…
         </button>
       )}
@@ -147,7 +148,7 @@ export function Periods() {
         }
       />
       {closing !== null && <Closing period={closing} onClose={() => setClosing(null)} />}
-      {all && <CloseAll onClose={() => setAll(false)} />}
+      {action === "close_month" && <CloseAll onClose={() => setAction(null)} />}
     </>
   );
 }

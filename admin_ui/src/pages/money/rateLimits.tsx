@@ -1,6 +1,6 @@
 // Rate limits of tenants and keys; the defaults are in laneway.toml.
 import { type ReactNode, useState } from "react";
-import { type RowOf, api, useList, useMay, useWrite } from "../../api";
+import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../../api";
 import {
   type Column,
   ConfirmDialog,
@@ -10,6 +10,7 @@ import {
   EmptyState,
   LookupFilter,
   TenantLookup,
+  count,
   toast,
   useView,
 } from "../../kit";
@@ -18,8 +19,30 @@ import { ScopeOf } from "./budgetParts";
 
 type Limits = RowOf<"/v1/admin/limits">;
 
-function own(value: number | null) {
-  return value === null ? <span className="faint">default</span> : <Count value={value} />;
+type Meter = "requests_per_minute" | "tokens_per_minute" | "concurrency";
+type Defaults = AnswerOf<"/v1/admin/limits/defaults">;
+
+/** The limit of a row; the configured limit where the row has none. */
+function LimitOf({ of, meter, defaults }: { of: Limits; meter: Meter; defaults: Defaults | undefined }) {
+  if (of[meter] !== null) return <Count value={of[meter]} />;
+  const configured = defaults?.[of.scope === "key" ? "key" : "tenant"][meter];
+  return (
+    <span className="faint">
+      {configured === undefined ? "default" : <Count value={configured} />} {configured !== undefined && "(default)"}
+    </span>
+  );
+}
+
+/** The configured limits as text: of each key, and of each tenant. */
+function DefaultsSaid({ of: defaults }: { of: Defaults }) {
+  const said = (one: Defaults["key"]) =>
+    `${count(one.requests_per_minute)} requests and ${count(one.tokens_per_minute)} tokens per minute, ${count(one.concurrency)} concurrent requests`;
+  return (
+    <p className="note table-note">
+      Without limits of its own, a key has {said(defaults.key)}; a tenant, over all its keys, has{" "}
+      {said(defaults.tenant)}. laneway.toml sets them: [limits] and [tenant_limits].
+    </p>
+  );
 }
 
 /** Limits of all tenants; with `tenant`, of it and its keys; with `key_id`, of this key. `action`: in place of the
@@ -29,6 +52,7 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
   const all = useList("/v1/admin/limits", { query: tenant === undefined ? view.values : { tenant } }, { limit: 500 });
   const list = key_id === undefined ? all : { ...all, rows: all.rows.filter((one) => one.subject_id === key_id) };
   const may = useMay()("limits:write");
+  const defaults = useGet("/v1/admin/limits/defaults").data;
   const [edited, setEdited] = useState<Limits | "new" | null>(null);
   const [removed, setRemoved] = useState<Limits | null>(null);
   const remove = useWrite(
@@ -46,21 +70,21 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
       id: "requests",
       header: "Requests per minute",
       end: true,
-      cell: (limits) => own(limits.requests_per_minute),
+      cell: (limits) => <LimitOf of={limits} meter="requests_per_minute" defaults={defaults} />,
       csv: (limits) => limits.requests_per_minute,
     },
     {
       id: "tokens",
       header: "Tokens per minute",
       end: true,
-      cell: (limits) => own(limits.tokens_per_minute),
+      cell: (limits) => <LimitOf of={limits} meter="tokens_per_minute" defaults={defaults} />,
       csv: (limits) => limits.tokens_per_minute,
     },
     {
       id: "concurrency",
       header: "Concurrent requests",
       end: true,
-      cell: (limits) => own(limits.concurrency),
+      cell: (limits) => <LimitOf of={limits} meter="concurrency" defaults={defaults} />,
       csv: (limits) => limits.concurrency,
     },
   ];
@@ -94,6 +118,7 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
   const close = () => setEdited(null);
   return (
     <>
+      {defaults !== undefined && <DefaultsSaid of={defaults} />}
       <DataTable
         label="Rate limits"
         list={list}
@@ -118,7 +143,7 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
         }
         empty={
           <EmptyState title="No limits set">
-            <p>The defaults in laneway.toml apply: [limits] for each key, [tenant_limits] for each tenant.</p>
+            <p>The configured limits apply.</p>
           </EmptyState>
         }
       />
@@ -152,13 +177,13 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
         action={async () => {
           if (removed === null) return;
           await remove.mutateAsync(removed.id);
-          toast("The defaults in laneway.toml apply again.");
+          toast("The configured limits apply again.");
         }}
       >
         {removed !== null && (
           <>
-            The defaults in laneway.toml apply again to <ScopeOf of={{ ...removed, scope_id: removed.subject_id }} />,
-            within a second.
+            The configured limits apply again to <ScopeOf of={{ ...removed, scope_id: removed.subject_id }} />, within a
+            second.
           </>
         )}
       </ConfirmDialog>

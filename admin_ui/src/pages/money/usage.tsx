@@ -26,7 +26,7 @@ import {
   useView,
   useZone,
 } from "../../kit";
-import { KeyLookup, useNames } from "../parts/names";
+import { KeyLookup, useNames, useTenants } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
 import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
@@ -178,11 +178,11 @@ function Bar({
       {view.values.range === "custom" && <TextFilter label="To (inclusive)" view={view} name="to" type="date" />}
       <SelectFilter label="Bucket" view={view} name="unit" options={[["", "Automatic"], "hour", "day", "month"]} />
       <SelectFilter
-        label="Days of"
+        label="Time zone of days"
         view={view}
         name="clock"
         options={[
-          ["", owner === null ? "As all times here" : `${owner.slug}’s: ${owner.time_zone}`],
+          ["", owner === null ? "That of all times (top bar)" : `${owner.slug}’s: ${owner.time_zone}`],
           ["utc", "UTC"],
           ["local", "This browser’s"],
         ]}
@@ -276,7 +276,8 @@ function UsageReport({
 }) {
   const zone = useZone();
   const kind = by === "model" || by === "tier" ? "tenant" : by;
-  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : []);
+  const tenants = useTenants();
+  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : [], tenants);
   const money = measure === "cost" || measure === "owed";
   const known = [...names.values()].join();
   // eslint-disable-next-line react-hooks/exhaustive-deps -- `names` is a new map at every render; `known` is its content

@@ -1,5 +1,5 @@
 // The numbers of the usage chart as tables, with their exact sums, and as the CSV of what is shown.
-import { type Exact, count, decimal, iso, moment, saveCsv, useZone } from "../../kit";
+import { type Exact, Swatch, count, decimal, iso, moment, saveCsv, useZone } from "../../kit";
 import { alike } from "../parts/alike";
 import { type By, type Cell, type Measure, measured, summed } from "./usageData";
 import type { Unit } from "./usageTime";
@@ -74,7 +74,7 @@ export function SeriesTable({
             <tr>
               <th scope="col">{by[0]!.toUpperCase() + by.slice(1)}</th>
               {amounts.map((one) => (
-                <th key={one.name} scope="col" className="end">
+                <th key={one.name} scope="col" className={one.money ? "end" : "end wide-only"}>
                   {one.name}
                 </th>
               ))}
@@ -88,9 +88,7 @@ export function SeriesTable({
               <tr key={one.id ?? one.name}>
                 <th scope="row">
                   <span className="swatched">
-                    <svg viewBox="0 0 10 10" aria-hidden="true">
-                      <rect className={`c${row % 8}`} width="10" height="10" rx="2" />
-                    </svg>
+                    <Swatch index={row} />
                     {one.others ? (
                       one.name
                     ) : (
@@ -106,7 +104,7 @@ export function SeriesTable({
                   </span>
                 </th>
                 {amounts.map((amount) => (
-                  <td key={amount.name} className="end num">
+                  <td key={amount.name} className={amount.money ? "end num" : "end num wide-only"}>
                     {amount.say(amount.of(sums[row]!))}
                   </td>
                 ))}
@@ -118,7 +116,7 @@ export function SeriesTable({
             <tr>
               <th scope="row">Sum</th>
               {amounts.map((amount) => (
-                <td key={amount.name} className="end num">
+                <td key={amount.name} className={amount.money ? "end num" : "end num wide-only"}>
                   {amount.say(amount.of(whole))}
                 </td>
               ))}

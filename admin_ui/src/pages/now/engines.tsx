@@ -13,10 +13,10 @@ import {
   Sparkline,
   StatTile,
   Tiles,
-  brief,
   count,
   duration,
   place,
+  rate,
   toast,
 } from "../../kit";
 import { type Engine, EngineState, type EnginesAnswer, useEngines } from "../parts/engines";
@@ -111,7 +111,7 @@ function FleetTiles({ of: fleet }: { of: EnginesAnswer }) {
         />
         <StatTile
           label="Tokens per second"
-          value={rateSaid(total("tokens_per_s"))}
+          value={rate(total("tokens_per_s"))}
           note={`${count(total("running"))} running, ${count(total("waiting"))} waiting`}
         />
         <StatTile label="Texts resumed" value={count(fleet.resumed)} note="on another engine, with their tokens" />
@@ -126,10 +126,6 @@ function FleetTiles({ of: fleet }: { of: EnginesAnswer }) {
       </Tiles>
     </div>
   );
-}
-
-function rateSaid(perSecond: number): string {
-  return perSecond < 10 ? perSecond.toFixed(1).replace(/\.0$/, "") : brief(Math.round(perSecond));
 }
 
 function EnginePanel({ of: engine, fleet, rates }: { of: Engine; fleet: readonly Engine[]; rates: readonly number[] }) {
@@ -167,7 +163,7 @@ function EnginePanel({ of: engine, fleet, rates }: { of: Engine; fleet: readonly
         <div className="engine-rates">
           <div>
             <span className="soft">Tokens per second</span>
-            <b className="num">{connected ? rateSaid(engine.tokens_per_s) : "–"}</b>
+            <b className="num">{connected ? rate(engine.tokens_per_s) : "–"}</b>
             <Sparkline values={rates} label={`Tokens per second of ${engine.name} since this page was opened`} />
           </div>
           <div>

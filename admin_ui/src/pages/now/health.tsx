@@ -76,6 +76,12 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
     remedy: "Reconcile now, and resolve the imbalances before you close the month.",
     to: ["/billing", "Billing"],
   },
+  connectors: {
+    title: "Connectors",
+    what: "Usage for Stripe and OpenMeter.",
+    remedy:
+      "Read why the receiver refused the usage: `laneway connectors list`. Usage is sent again; an amount that is stuck needs `laneway connectors release`.",
+  },
   exports: {
     title: "Exports",
     what: "Files for finance.",
@@ -99,7 +105,10 @@ export default function Health() {
   const found = useGet("/v1/admin/health", {}, { everyMs: EVERY_MS });
   return (
     <>
-      <PageHead title="Health" note="The parts that this gateway depends on, checked every 5 seconds.">
+      <PageHead
+        title="Health"
+        note="The parts that this gateway depends on, checked every 5 seconds. The time beside a status is when this gateway first found it."
+      >
         <Link to="/sla">SLA by day</Link>
       </PageHead>
       <Loaded of={found} lines={8}>
@@ -135,6 +144,12 @@ function Parts({ report, stale }: { report: Report; stale: boolean }) {
   );
 }
 
+/** The detail with a capital and a full stop; a setting's name at the beginning stays as it is written. */
+function sentence(detail: string): string {
+  const [first = ""] = detail.split(" ");
+  return `${/^[a-z]+$/.test(first) ? detail.charAt(0).toUpperCase() + detail.slice(1) : detail}.`;
+}
+
 function Part({ item }: { item: Item }) {
   const part = PARTS[item.name] ?? { title: item.name, what: "", remedy: "" };
   const well = item.status === "ok";
@@ -151,7 +166,7 @@ function Part({ item }: { item: Item }) {
             since <Time at={item.since} absolute />
           </span>
         </p>
-        <p>{item.detail.charAt(0).toUpperCase() + item.detail.slice(1)}.</p>
+        <p>{sentence(item.detail)}</p>
         {!well && part.remedy !== "" && (
           <p className="health-remedy">
             <b>What to do:</b> {part.remedy}

@@ -10,9 +10,11 @@ import {
   Skeleton,
   StatTile,
   Tiles,
+  bytes,
   count,
   duration,
   moment,
+  rate,
   useView,
   useZone,
 } from "../../kit";
@@ -61,7 +63,8 @@ export default function Live() {
         </EmptyState>
       </>
     );
-  return <Watched key={name} name={name} pick={pick} several={engines.length > 1} />;
+  const load = engines.find((engine) => engine.name === name);
+  return <Watched key={name} name={name} pick={pick} several={engines.length > 1} load={load} />;
 }
 
 /** By name; without a ready engine, the first one. */
@@ -93,7 +96,18 @@ function EnginePicker({
   );
 }
 
-function Watched({ name, pick, several }: { name: string; pick: ReactNode; several: boolean }) {
+/** `load`: the engine as the list of engines has it. */
+function Watched({
+  name,
+  pick,
+  several,
+  load,
+}: {
+  name: string;
+  pick: ReactNode;
+  several: boolean;
+  load: Engine | undefined;
+}) {
   const feed = useFeed(name);
   const [paused, setPaused] = useState(false);
   const late = useLateness(feed);
@@ -112,7 +126,7 @@ function Watched({ name, pick, several }: { name: string; pick: ReactNode; sever
       {event === null ? (
         away === null && <Skeleton lines={10} />
       ) : (
-        <Moment engine={name} event={event} feed={feed} old={away !== null || late > LATE_S} />
+        <Moment engine={name} event={event} feed={feed} load={load} old={away !== null || late > LATE_S} />
       )}
     </>
   );
@@ -167,13 +181,25 @@ function EngineUnavailable({ away, event }: { away: NonNullable<Feed["away"]>; e
   );
 }
 
-function Moment({ engine, event, feed, old }: { engine: string; event: EngineEvent; feed: Feed; old: boolean }) {
+function Moment({
+  engine,
+  event,
+  feed,
+  load,
+  old,
+}: {
+  engine: string;
+  event: EngineEvent;
+  feed: Feed;
+  load: Engine | undefined;
+  old: boolean;
+}) {
   const view = useView({ tier: "", state: "", model: "", where: "" });
   const models = useModels(useMay()("models:read"), engine).data;
   const look = useLook(event, models?.data);
   return (
     <div className={old ? "live live-old" : "live"}>
-      <Glance event={event} feed={feed} />
+      <Glance event={event} feed={feed} load={load} />
       <ArenaMap event={event} look={look} />
       {/* With a single resident model the bar would add no information. */}
       {models !== undefined && (models.data.length > 1 || models.weights_bytes !== 0) && <WeightsBudget of={models} />}
@@ -201,7 +227,7 @@ function Moment({ engine, event, feed, old }: { engine: string; event: EngineEve
   );
 }
 
-function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
+function Glance({ event, feed, load }: { event: EngineEvent; feed: Feed; load: Engine | undefined }) {
   const total = (name: "waiting" | "running") => event.tiers.reduce((sum, tier) => sum + tier[name], 0);
   const free = event.arena.owners
     .filter((one) => one.kind === "free" || one.kind === "cached")
@@ -225,9 +251,19 @@ function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
         note={total("waiting") > 0 && oldest > 0 ? `oldest: ${duration(oldest)}` : "none"}
       />
       <StatTile
+        label="Tokens per second"
+        value={load === undefined ? "–" : rate(load.tokens_per_s)}
+        note="of all requests on this engine"
+      />
+      <StatTile
+        label="Prefix hit rate"
+        value={load?.prefix_hit_rate == null ? "–" : `${(load.prefix_hit_rate * 100).toFixed(1)} %`}
+        note="of prompt tokens since the engine started"
+      />
+      <StatTile
         label="Free pages"
         value={`${event.arena.pages === 0 ? 0 : Math.round((100 * free) / event.arena.pages)} %`}
-        note={`${count(free)} free or cached of ${count(event.arena.pages)}`}
+        note={`${count(free)} free or cached of ${count(event.arena.pages)}, ${bytes(event.arena.pages * event.arena.page_bytes)} in all`}
       />
       <StatTile
         label="Preempted"

@@ -1,6 +1,6 @@
 // Pages by owner over the last minutes, stacked in the map's colours; the rest at the top is free.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
-import { count, moment, setSetting, useZone } from "../../kit";
+import { count, duration, moment, setSetting, useZone } from "../../kit";
 import { type EngineEvent, type Palette, groupKey, groupsOf, hex } from "./liveArena";
 import { MINUTES, type Sample } from "./liveFeed";
 import { useWidth } from "./liveMap";
@@ -8,6 +8,7 @@ import { useWidth } from "./liveMap";
 const HEIGHT_PX = 150;
 const GAP_S = 5; // samples further apart than this are drawn with a gap
 const TWIN_S = 10;
+const SPAN_S_MIN = 30;
 
 interface Layer {
   key: string;
@@ -51,7 +52,11 @@ export function Minutes({
   return (
     <figure className="chart arena-minutes">
       <figcaption>
-        <h3>Pages in use, last {MINUTES} minutes</h3>
+        <h3>
+          {spanOf(samples) < MINUTES * 60 && samples[0] !== undefined
+            ? `Pages in use since ${moment(samples[0].at, zone).slice(11, 19)}`
+            : `Pages in use, last ${MINUTES} minutes`}
+        </h3>
         <div className="actions">
           <button
             type="button"
@@ -128,13 +133,13 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
   const zone = useZone();
   const [at, setAt] = useState<number | null>(null); // a time, so that the cursor stays while the chart moves
   const last = samples.at(-1)?.at ?? 0;
-  const begin = last - MINUTES * 60;
+  const span = spanOf(samples);
+  const begin = last - span;
   const pointed = at === null ? null : nearest(samples, at);
   useEffect(() => {
     if (canvas.current !== null && width > 0) draw(canvas.current, width, layers, samples, begin, pointed);
   }, [width, layers, samples, begin, pointed]);
-  const point = ({ nativeEvent }: PointerEvent) =>
-    setAt(begin + (nativeEvent.offsetX / Math.max(1, width)) * MINUTES * 60);
+  const point = ({ nativeEvent }: PointerEvent) => setAt(begin + (nativeEvent.offsetX / Math.max(1, width)) * span);
   const key = (event: KeyboardEvent) => {
     const by = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
     if (by === 0) return;
@@ -156,7 +161,7 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
       <p className="arena-readout num">
         {pointed === null ? (
           <>
-            <span className="faint">{MINUTES} min ago</span>
+            <span className="faint">{duration(span)} ago</span>
             <span className="faint">{count(samples.at(-1)?.pages ?? 0)} pages in total</span>
             <span className="faint">now</span>
           </>
@@ -170,6 +175,13 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
       </p>
     </>
   );
+}
+
+/** The seconds that the chart shows: those of the samples, at least SPAN_S_MIN, and at most MINUTES. */
+function spanOf(samples: readonly Held[]): number {
+  const [first, last] = [samples[0], samples.at(-1)];
+  const covered = first === undefined || last === undefined ? 0 : last.at - first.at;
+  return Math.max(SPAN_S_MIN, Math.min(MINUTES * 60, Math.round(covered)));
 }
 
 function nearest(samples: readonly Held[], at: number): Held | null {
@@ -197,7 +209,7 @@ function draw(
   const style = getComputedStyle(canvas);
   context.fillStyle = style.getPropertyValue("--sunk");
   context.fillRect(0, 0, width, HEIGHT_PX);
-  const x = (at: number) => ((at - begin) / (MINUTES * 60)) * width;
+  const x = (at: number) => ((at - begin) / spanOf(samples)) * width;
   samples.forEach((one, index) => {
     const next = samples[index + 1];
     const left = Math.round(x(one.at));

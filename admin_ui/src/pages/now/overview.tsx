@@ -360,7 +360,7 @@ function Outlook({ spend, now }: { spend: Spend; now: number }) {
           "at the current rate"
         ) : (
           <>
-            until <Time at={spend.window_end} absolute detail="day" />
+            until <Time at={spend.window_end} absolute detail="minute" />
           </>
         ),
       )}

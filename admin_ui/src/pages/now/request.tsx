@@ -16,13 +16,12 @@ import {
   Time,
   count,
   duration,
-  place,
   sum,
   useParam,
   wholeList,
 } from "../../kit";
-import { AnsweredBy, TenantName } from "../parts/names";
-import { ErrorFacts, Refused, Slowness } from "./requestParts";
+import { AnsweredBy, KeyName, TenantName } from "../parts/names";
+import { BudgetLink, ErrorFacts, Refused, Slowness } from "./requestParts";
 import { RequestStatus } from "./requests";
 import "./requests.css";
 
@@ -67,7 +66,7 @@ function Parts({ whole }: { whole: RequestView }) {
       <Slowness whole={whole} />
       {whole.error !== null && (
         <Section title="Error" note="The error that the caller got.">
-          <ErrorFacts error={whole.error} />
+          <ErrorFacts error={whole.error} tenant_id={whole.tenant_id} />
         </Section>
       )}
       <div className="columns request-columns">
@@ -75,12 +74,7 @@ function Parts({ whole }: { whole: RequestView }) {
           <Facts
             facts={[
               ["Tenant", <TenantName id={whole.tenant_id} />],
-              [
-                "Key",
-                <Link to={place("/keys", whole.key_id)}>
-                  <code>{whole.key_id}</code>
-                </Link>,
-              ],
+              ["Key", <KeyName id={whole.key_id} />],
               ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} />],
               ...(whole.asked == null ? [] : [["Requested model", <code>{whole.asked}</code>] as const]),
               ...(whole.adapter_version == null
@@ -143,9 +137,7 @@ function Parts({ whole }: { whole: RequestView }) {
                   <ul>
                     {hold.windows.map((one) => (
                       <li key={one.budget_id}>
-                        <Link to="/budgets" query={{ search: one.budget_id }}>
-                          {one.budget_id}
-                        </Link>
+                        <BudgetLink id={one.budget_id} />
                       </li>
                     ))}
                   </ul>

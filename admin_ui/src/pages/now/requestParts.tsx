@@ -1,8 +1,8 @@
 // Parts of the request page: the phases of its time, its targets, and the error of a refused request.
 import type { ReactNode } from "react";
-import type { AnswerOf } from "../../api";
+import { type AnswerOf, useGet, useMay } from "../../api";
 import { Badge, Facts, Id, Link, Money, Section, Time, count, duration, place } from "../../kit";
-import { AnsweredBy, TenantName } from "../parts/names";
+import { AnsweredBy, KeyName, TenantName } from "../parts/names";
 
 type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
 type SlownessView = NonNullable<RequestView["slowness"]>;
@@ -142,27 +142,35 @@ function Causes({ of, model }: { of: SlownessView; model: string }) {
   );
 }
 
+/** A budget that held the request, by its window, unit and scope. */
+export function BudgetLink({ id }: { id: string }) {
+  const may = useMay()("money:read");
+  const { data } = useGet("/v1/admin/budgets/{budget_id}", { path: { budget_id: id } }, { enabled: may });
+  return (
+    <Link to="/budgets" query={{ search: id }} title={id}>
+      {data === undefined
+        ? id
+        : `${data.scope}, ${data.unit}, ${data.period === "total" ? "all time" : `per ${data.period}`}`}
+    </Link>
+  );
+}
+
 /** A request that ended with an error before it had a hold. */
 export function Refused({ whole, error }: { whole: RequestView; error: RequestError | null }) {
   return (
     <>
       <Section title="Error" note="The error that the caller got.">
-        {error !== null && <ErrorFacts error={error} />}
+        {error !== null && <ErrorFacts error={error} tenant_id={whole.tenant_id} />}
       </Section>
       <Section title="Request">
         <Facts
           facts={[
             ["Tenant", <TenantName id={whole.tenant_id} />],
-            [
-              "Key",
-              <Link to={place("/keys", whole.key_id)}>
-                <code>{whole.key_id}</code>
-              </Link>,
-            ],
+            ["Key", <KeyName id={whole.key_id} />],
             [
               "Requested model",
               whole.model === "" ? (
-                <span className="faint">not known: the body was not read, or its model is no name</span>
+                <span className="faint">unknown: the request was refused before its body was read</span>
               ) : (
                 <AnsweredBy model={whole.model} adapter={null} />
               ),
@@ -178,7 +186,7 @@ export function Refused({ whole, error }: { whole: RequestView; error: RequestEr
   );
 }
 
-export function ErrorFacts({ error }: { error: RequestError }) {
+export function ErrorFacts({ error, tenant_id }: { error: RequestError; tenant_id: string }) {
   return (
     <Facts
       facts={[
@@ -187,7 +195,7 @@ export function ErrorFacts({ error }: { error: RequestError }) {
         ["Route", <code>{error.route}</code>],
         ...(error.limit_name === null || error.limit_value === null
           ? []
-          : [["Limit", <Limit name={error.limit_name} value={error.limit_value} />] as const]),
+          : [["Limit", <Limit name={error.limit_name} value={error.limit_value} tenant={tenant_id} />] as const]),
         ...(error.param === null ? [] : [["Field", <code>{error.param}</code>] as const]),
         ...(error.retry_after_s === null
           ? []
@@ -198,12 +206,16 @@ export function ErrorFacts({ error }: { error: RequestError }) {
   );
 }
 
-/** "key_requests_per_minute" → "key requests per minute: 60". */
-function Limit({ name, value }: { name: string; value: number }) {
+/** "key_requests_per_minute" → "key requests per minute: 60", with a link to the tenant's budgets or rate limits. */
+function Limit({ name, value, tenant }: { name: string; value: number; tenant: string }) {
+  const money = name.includes("_money_") || name.includes("budget");
   return (
     <>
       {name.replaceAll("_", " ")}:{" "}
-      {name.includes("_money_") ? <Money picos={value} /> : <span className="num">{count(value)}</span>}
+      {name.includes("_money_") ? <Money picos={value} /> : <span className="num">{count(value)}</span>}{" "}
+      <Link to={place("/tenants", tenant)} query={{ tab: money ? "budgets" : "limits" }}>
+        {money ? "Budgets" : "Rate limits"}
+      </Link>
     </>
   );
 }

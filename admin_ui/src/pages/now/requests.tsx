@@ -84,12 +84,14 @@ export default function Requests() {
     adapter: "",
     tier: "",
     batch: "",
+    min_ttft_s: "",
     from: "",
     to: "",
   });
-  const { from, to, ...narrowed } = view.values;
+  const { from, to, min_ttft_s, ...narrowed } = view.values;
+  const slowest = min_ttft_s === "" ? undefined : Number(min_ttft_s);
   const list = useList("/v1/admin/requests", {
-    query: { ...narrowed, start_time: secondOf(from), end_time: secondOf(to) },
+    query: { ...narrowed, min_ttft_s: slowest, start_time: secondOf(from), end_time: secondOf(to) },
   });
   const engine = useMay()("engine:read");
   const models = useGet("/v1/admin/models", undefined, { enabled: engine }).data?.data;
@@ -125,6 +127,7 @@ export default function Requests() {
         />
       )}
       <SelectFilter label="Tier" view={view} name="tier" options={[["", "Any"], ...tierNames]} />
+      <TextFilter label="TTFT from, seconds" view={view} name="min_ttft_s" type="number" />
       <LookupFilter label="Key">
         <KeyLookup
           {...(view.values.tenant === "" ? {} : { tenant: view.values.tenant })}
@@ -143,6 +146,11 @@ export default function Requests() {
         title="Requests"
         note="Running requests first, then ended requests, newest first, with refused and failed ones. Prompts and completions are not stored; this list has their counts, timings and costs."
       />
+      {slowest !== undefined && from === "" && (
+        <p className="note table-note">
+          Settled requests of the last 7 days with this time to the first token. Choose “Ended from” for older ones.
+        </p>
+      )}
       <DataTable
         label="Requests"
         list={list}
@@ -165,6 +173,8 @@ export default function Requests() {
     </>
   );
 }
+
+const COST_PLACES = 6;
 
 function useColumns(): readonly Column<Request>[] {
   const tenants = useTenants();
@@ -216,6 +226,7 @@ function useColumns(): readonly Column<Request>[] {
       header: "Prompt",
       end: true,
       wide: true,
+      roomy: true,
       cell: (one) => (
         <span
           className="num"
@@ -231,6 +242,7 @@ function useColumns(): readonly Column<Request>[] {
       header: "Completion",
       end: true,
       wide: true,
+      roomy: true,
       cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>,
       csv: (one) => one.completion_tokens,
     },
@@ -260,7 +272,7 @@ function useColumns(): readonly Column<Request>[] {
         one.cost_picos === null ? (
           <span className="faint">–</span>
         ) : (
-          <Money picos={one.cost_picos} currency={one.currency ?? undefined} />
+          <Money picos={one.cost_picos} currency={one.currency ?? undefined} places={COST_PLACES} />
         ),
       csv: (one) => (one.cost_picos === null ? null : decimal(one.cost_picos, false)),
     },
@@ -276,7 +288,7 @@ function useColumns(): readonly Column<Request>[] {
             running since <Time at={one.started_at} />
           </span>
         ) : (
-          <Time at={one.ended_at} />
+          <Time at={one.ended_at} absolute />
         ),
       csv: (one) => iso(one.ended_at),
     },

@@ -6,38 +6,48 @@ import {
   DataTable,
   EmptyState,
   Id,
+  Link,
+  LongName,
   LookupFilter,
   ShortId,
   TenantLookup,
   TextFilter,
   Time,
   iso,
+  place,
   useView,
 } from "../../kit";
+import { ActionLookup, ActorLookup } from "./auditFilters";
 
 type Line = RowOf<"/v1/admin/audit_log">;
 
 const COLUMNS: readonly Column<Line>[] = [
   { id: "at", header: "When", cell: (line) => <Time at={line.at} absolute />, csv: (line) => iso(line.at) },
   { id: "action", header: "Action", cell: (line) => <b>{line.action}</b>, csv: (line) => line.action },
-  { id: "object", header: "Object", cell: (line) => <ShortId value={line.object_id} />, csv: (line) => line.object_id },
+  {
+    id: "object",
+    header: "Object",
+    cell: (line) => <Named id={line.object_id} name={line.object_name} />,
+    csv: (line) => line.object_id,
+  },
+  {
+    id: "object_name",
+    header: "Object name",
+    hidden: true,
+    cell: () => null,
+    csv: (line) => line.object_name,
+  },
   {
     id: "actor",
     header: "By",
-    cell: (line) => (line.actor_name === null ? <ShortId value={line.actor} /> : <>{line.actor_name}</>),
+    cell: (line) => <Named id={line.actor} name={line.actor_name} />,
     csv: (line) => line.actor_name ?? line.actor,
   },
   {
     id: "changed",
     header: "Changed",
     wide: true,
-    cell: (line) => (
-      <span className="faint">
-        {changes(line)
-          .map(([name]) => name)
-          .join(", ")}
-      </span>
-    ),
+    cell: (line) => <span className="faint">{changedSaid(line)}</span>,
     csv: (line) =>
       changes(line)
         .map(([name]) => name)
@@ -45,12 +55,42 @@ const COLUMNS: readonly Column<Line>[] = [
   },
 ];
 
+/** The pages of objects by the first letters of their ids. */
+const PAGES: Record<string, string> = {
+  ten: "/tenants",
+  key: "/keys",
+  ada: "/adapters",
+  inv: "/billing/invoices",
+  cor: "/billing/credits",
+};
+
+/** An object or an actor: its name, as a link to its page if it has one. */
+function Named({ id, name }: { id: string; name: string | null }) {
+  const page = PAGES[id.split("_")[0] ?? ""];
+  const said = name === null ? <ShortId value={id} /> : <LongName text={name} />;
+  return page === undefined || !ID.test(id) ? said : <Link to={place(page, id)}>{said}</Link>;
+}
+
+const ID = /^[a-z]{3}_[0-9a-f]{32}$/;
+const FEW_FIELDS = 4; // more field names do not fit in a cell; the details have all
+
+/** The fields that differ, in short: "created" if the object did not exist, "removed" if it does not any more. */
+function changedSaid(line: Line): string {
+  const names = changes(line).map(([name]) => name);
+  if (names.length > 0 && line.before === null) return "created";
+  if (names.length > 0 && line.after === null) return "removed";
+  return names.length <= FEW_FIELDS
+    ? names.join(", ")
+    : `${names.slice(0, FEW_FIELDS).join(", ")} and ${names.length - FEW_FIELDS} more`;
+}
+
 /** `tenant`, `object`: only lines of that tenant or object. */
 export function AuditTable({ tenant, object }: { tenant?: string; object?: string }) {
-  const view = useView({ tenant: "", actor: "", action: "", object_id: "", from: "", to: "", open: "" });
-  const { tenant: chosen, actor, action, object_id, from, to } = view.values;
+  const view = useView({ search: "", tenant: "", actor: "", action: "", object_id: "", from: "", to: "", open: "" });
+  const { search, tenant: chosen, actor, action, object_id, from, to } = view.values;
   const list = useList("/v1/admin/audit_log", {
     query: {
+      search,
       tenant: tenant ?? chosen,
       actor,
       action,
@@ -66,9 +106,13 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
           <TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} />
         </LookupFilter>
       )}
-      <TextFilter label="Action" view={view} name="action" />
-      {object === undefined && <TextFilter label="Object" view={view} name="object_id" />}
-      <TextFilter label="By" view={view} name="actor" />
+      <LookupFilter label="Action">
+        <ActionLookup value={action} onChange={(value) => view.set({ action: value })} />
+      </LookupFilter>
+      <LookupFilter label="By">
+        <ActorLookup value={actor} onChange={(value) => view.set({ actor: value })} />
+      </LookupFilter>
+      {object === undefined && <TextFilter label="Object id" view={view} name="object_id" />}
       <TextFilter label="From" view={view} name="from" type="date" />
       <TextFilter label="Until" view={view} name="to" type="date" />
     </>
@@ -80,12 +124,13 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
       columns={object === undefined ? COLUMNS : COLUMNS.filter((column) => column.id !== "object")}
       id={(line) => String(line.id)}
       view={view}
+      search="Part of an action, id or name"
       filters={filters}
       detail={(line) => <Change line={line} />}
       csv
       empty={
         <EmptyState title="No changes yet">
-          <p>Every administrative write adds a line here, in its own transaction.</p>
+          <p>Every administrative write and every refused sign-in adds a line here.</p>
         </EmptyState>
       }
     />

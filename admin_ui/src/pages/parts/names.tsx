@@ -2,7 +2,7 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { type RowOf, api, useGet, useList, useMay } from "../../api";
-import { Link, Lookup, ShortId, place } from "../../kit";
+import { Link, LongName, Lookup, ShortId, place } from "../../kit";
 
 const KEPT_MS = 300_000;
 const FIRST = 500;
@@ -19,6 +19,7 @@ const NEEDS = { tenant: "people:read", project: "people:read", key: "keys:read",
 interface Named {
   id: string;
   name: string;
+  tenant_id?: string | null;
   slug?: string;
   last4?: string;
 }
@@ -28,9 +29,13 @@ function said(kind: Kind, row: Named): string {
   return kind === "key" && row.last4 !== undefined ? `${row.name} …${row.last4}` : row.name;
 }
 
-/** Names by id; names that are not loaded are missing. Each is fetched once by its own request, except projects, which
- * have no endpoint of their own: their first five hundred are listed. */
-export function useNames(kind: Kind, ids: readonly (string | null)[]): Map<string, string> {
+/** Names by id; names that are not loaded are missing. Each is fetched once by its own request, except projects, whose
+ * first five hundred are listed. `tenants`: the slugs of tenants by id, to begin the names of keys with. */
+export function useNames(
+  kind: Kind,
+  ids: readonly (string | null)[],
+  tenants?: ReadonlyMap<string, { slug: string }>,
+): Map<string, string> {
   const may = useMay()(NEEDS[kind]);
   const wanted = [...new Set(ids)].filter((id): id is string => id !== null && id !== "");
   const whole = kind === "project";
@@ -52,7 +57,11 @@ export function useNames(kind: Kind, ids: readonly (string | null)[]): Map<strin
   });
   const found = new Map<string, string>();
   for (const row of list.data?.data ?? []) found.set(row.id, said(kind, row));
-  single.forEach((row, index) => row !== undefined && found.set(wanted[index]!, said(kind, row)));
+  const owned = (row: Named) => {
+    const slug = kind === "key" ? tenants?.get(row.tenant_id ?? "")?.slug : undefined;
+    return slug === undefined ? said(kind, row) : `${slug}: ${said(kind, row)}`;
+  };
+  single.forEach((row, index) => row !== undefined && found.set(wanted[index]!, owned(row)));
   return found;
 }
 
@@ -89,14 +98,14 @@ export function TenantName({ id }: { id: string }) {
     <ShortId value={id} />
   ) : (
     <Link to={place("/tenants", tenant.slug)} title={tenant.name}>
-      {tenant.slug}
+      <LongName text={tenant.slug} />
     </Link>
   );
 }
 
 export function ProjectName({ id }: { id: string }) {
   const project = useProjects().get(id);
-  return project === undefined ? <ShortId value={id} /> : <>{project.name}</>;
+  return project === undefined ? <ShortId value={id} /> : <LongName text={project.name} />;
 }
 
 /** A key's name, fetched one by one: few rows of a page have a key. */
@@ -106,8 +115,8 @@ export function KeyName({ id }: { id: string }) {
   return data === undefined ? (
     <ShortId value={id} />
   ) : (
-    <Link to={place("/keys", id)} title={id}>
-      {data.name}
+    <Link to={place("/keys", id)}>
+      <LongName text={data.name} />
     </Link>
   );
 }
@@ -172,10 +181,11 @@ export function TenantText({ id }: { id: string }) {
 /** The adapter, or the base model if there was no adapter. */
 export function AnsweredBy({ model, adapter }: { model: string; adapter: string | null }) {
   const known = useAdapters();
-  if (adapter === null) return <>{model}</>;
+  if (adapter === null) return <LongName text={model} />;
+  const name = known.get(adapter)?.name;
   return (
     <Link to={place("/adapters", adapter)}>
-      <b>{known.get(adapter)?.name ?? <ShortId value={adapter} />}</b>
+      <b>{name === undefined ? <ShortId value={adapter} /> : <LongName text={name} />}</b>
     </Link>
   );
 }

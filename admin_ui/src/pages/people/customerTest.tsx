@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { type ApiError, type RowOf, useMay } from "../../api";
-import { errorOf } from "../../api/errors";
+import { errorOf, reach } from "../../api/errors";
 import { Badge, CodeBlock, Form, Link, SelectField, place, useForm } from "../../kit";
 import { curlOf } from "../parts/secret";
 import { KeyStep } from "./customerForms";
@@ -37,7 +37,7 @@ interface Completion {
 }
 
 async function called<A>(path: string, secret: string, body?: unknown): Promise<A> {
-  const answer = await fetch(path, {
+  const answer = await reach(path, {
     headers: {
       authorization: `Bearer ${secret}`,
       ...(body === undefined ? {} : { "content-type": "application/json" }),

@@ -15,6 +15,7 @@ import {
   Tabs,
   Time,
   toast,
+  useActionDialog,
   useNow,
   useParam,
 } from "../../kit";
@@ -31,6 +32,7 @@ import { KeyName, ProjectName, TenantName, useNames } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
 
 type Key = AnswerOf<"/v1/admin/keys/{key_id}">;
+const KEY_ACTIONS = ["edit", "rotate", "revoke"] as const;
 
 export default function KeyPage() {
   const key_id = useParam("key");
@@ -45,14 +47,14 @@ export default function KeyPage() {
 function KeyDetails({ of: key }: { of: Key }) {
   const may = useMay();
   const session = useSession();
-  const [open, setOpen] = useState<"edit" | "rotate" | "revoke" | null>(null);
+  const ended = stateOf(key, useNow()) !== "active";
+  const [open, setOpen] = useActionDialog(may("keys:write") && !ended ? KEY_ACTIONS : []);
   const [shown, setShown] = useState<Shown | null>(null);
   const close = () => setOpen(null);
   const revoke = useWrite(
     () => api.post("/v1/admin/keys/{key_id}/revoke", { path: { key_id: key.id } }),
     ["/v1/admin/keys", "/v1/admin/audit_log"],
   );
-  const ended = stateOf(key, useNow()) !== "active";
   return (
     <>
       <PageHead
@@ -228,6 +230,11 @@ function Budgets({ of: key, tenant }: { of: Key; tenant: string }) {
         filters={button}
         empty={
           <EmptyState title="No budget of its own">
+            {key.rotated_to !== null && (
+              <p>
+                Its requests count in the budgets of the key it was rotated to: <KeyName id={key.rotated_to} />.
+              </p>
+            )}
             <p>
               The budgets of its project and tenant apply: <TenantName id={tenant} />.
             </p>

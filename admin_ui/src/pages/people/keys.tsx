@@ -7,6 +7,7 @@ import {
   DataTable,
   Dialog,
   EmptyState,
+  LongName,
   LookupFilter,
   PageHead,
   SelectFilter,
@@ -28,10 +29,13 @@ import { SecretDialog, type Shown } from "../parts/secret";
 const SOON_S = 14 * 86_400;
 export const ROLES = ["owner", "operator", "finance", "tenant_admin", "read_only"] as const;
 
-/** The state, with the names of the list's filter. */
+const SKEW_S = 1; // between the clocks of browser and gateway
+
+/** The state, with the names of the list's filter. `now`: of `useNow`, which may be ten seconds late; a key rotated
+ * without an overlap expires within that time. */
 export function stateOf({ revoked_at, expires_at }: Key, now: number): "revoked" | "expired" | "active" {
   if (revoked_at !== null) return "revoked";
-  return expires_at !== null && expires_at <= now ? "expired" : "active";
+  return expires_at !== null && expires_at <= Math.max(now, Date.now() / 1000 + SKEW_S) ? "expired" : "active";
 }
 
 /** A key's state, with a warning before it expires. */
@@ -39,6 +43,7 @@ export function KeyState({ of: key }: { of: Key }) {
   const now = useNow();
   const zone = useZone();
   const state = stateOf(key, now);
+  if (state === "expired" && key.rotated_to !== null) return <Badge>rotated, refused now</Badge>;
   if (state !== "active") return <Badge>{state}</Badge>;
   if (key.expires_at !== null && key.expires_at - now < SOON_S) {
     return (
@@ -74,7 +79,17 @@ function TierOf({ of: key }: { of: Key }) {
 }
 
 const COLUMNS: readonly Column<Key>[] = [
-  { id: "name", header: "Key", sort: "name", cell: (key) => <b>{key.name}</b>, csv: (key) => key.name },
+  {
+    id: "name",
+    header: "Key",
+    sort: "name",
+    cell: (key) => (
+      <b>
+        <LongName text={key.name} />
+      </b>
+    ),
+    csv: (key) => key.name,
+  },
   {
     id: "secret",
     header: "Secret",
@@ -121,6 +136,7 @@ const COLUMNS: readonly Column<Key>[] = [
     header: "Created",
     sort: "created_at",
     wide: true,
+    roomy: true,
     cell: (key) => <Time at={key.created_at} />,
     csv: (key) => iso(key.created_at),
   },

@@ -162,7 +162,7 @@ function BudgetSummary({ tenant, setup }: { tenant: Tenant; setup: Setup }) {
       </Link>
       ,{" "}
       <Link to={place("/tenants", tenant.slug)} query={{ tab: "limits" }}>
-        {setup.limits.length === 1 ? "rate limits of 1 scope" : `rate limits of ${setup.limits.length} scopes`}
+        {setup.limits.length === 0 ? "no rate limits of its own" : "its own rate limits"}
       </Link>
     </p>
   );

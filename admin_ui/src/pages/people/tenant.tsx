@@ -1,13 +1,15 @@
-// One tenant, as a customer: the month so far, requests, keys, budgets, limits, adapters, invoices and changes.
+// One tenant, as a customer: the month so far, requests, keys, budgets, limits, adapters, invoices, SLA and changes.
 import { useState } from "react";
 import { useGet, useMay, useSession } from "../../api";
 import { ConfirmDialog, Dialog, Link, Loaded, PageHead, Tabs, toast, useParam } from "../../kit";
 import { AuditTable } from "../parts/auditTable";
 import { ErrorRates } from "../parts/errorRates";
 import { Invoices } from "../money/invoices";
+import { BillingProfile } from "../money/profile";
 import { RateLimits } from "../money/rateLimits";
 import { TenantForm, useTenantChange } from "./tenantForms";
 import { type Tenant, TenantOverview } from "./tenantOverview";
+import { TenantSla } from "./tenantSla";
 import { TenantAdapters, TenantBatches, TenantBudgets, TenantKeys, TenantProjects, TenantRequests } from "./tenantTabs";
 import { Status } from "./tenants";
 import "./tenant.css";
@@ -73,8 +75,12 @@ function TenantDetails({ tenant }: { tenant: Tenant }) {
             ? [{ id: "adapters", label: "Adapters", content: () => <TenantAdapters tenant={tenant} /> }]
             : []),
           ...(may("billing:read")
-            ? [{ id: "invoices", label: "Invoices", content: () => <Invoices of={tenant.slug} /> }]
+            ? [
+                { id: "invoices", label: "Invoices", content: () => <Invoices of={tenant.slug} /> },
+                { id: "profile", label: "Billing profile", content: () => <BillingProfile tenant={tenant} /> },
+              ]
             : []),
+          ...(may("usage:read") ? [{ id: "sla", label: "SLA", content: () => <TenantSla tenant={tenant} /> }] : []),
           ...(may("requests:read")
             ? [{ id: "errors", label: "Errors", content: () => <ErrorRates tenant={tenant.slug} /> }]
             : []),

@@ -56,13 +56,18 @@ export function TenantOverview({ tenant }: { tenant: Tenant }) {
   );
 }
 
+const SETUP_S = 30 * 86_400; // for so long a new tenant is expected to be set up further
+
 /** What the tenant lacks, for roles that can add it. */
 function SetupNote({ tenant }: { tenant: Tenant }) {
   const setup = useSetup(tenant.slug);
   const may = useMay();
+  const now = useNow();
   if (setup === null || !may("engine:write") || tenant.status !== "active") return null;
   const missing = missingOf(setup);
-  if (missing.length === 0) return null;
+  // Budgets and rate limits of its own are optional: after the first month the note would be noise.
+  const old = now - tenant.created_at > SETUP_S && setup.keys.length > 0;
+  if (missing.length === 0 || old) return null;
   return (
     <div className="panel">
       <p>
@@ -204,7 +209,9 @@ function Top({
         {largest.map(({ row, picos, requests }) => (
           <li key={by(row)}>
             <span>{name(row)}</span>
-            <span className="faint num">{count(requests)} requests</span>
+            <span className="faint num">
+              {count(requests)} {requests === 1 ? "request" : "requests"}
+            </span>
             <Money picos={picos} currency={row.currency} short />
           </li>
         ))}

@@ -1,6 +1,6 @@
 // The list of tenants.
 import { useState } from "react";
-import { type RowOf, useList, useMay, useSession } from "../../api";
+import { type RowOf, useGet, useList, useMay, useSession } from "../../api";
 import {
   Badge,
   type Column,
@@ -8,12 +8,17 @@ import {
   Dialog,
   EmptyState,
   Link,
+  LongName,
+  Money,
   PageHead,
+  SelectFilter,
   Time,
   iso,
   place,
+  sum,
   useGo,
   useNewDialog,
+  useNow,
   useView,
 } from "../../kit";
 import { TenantActions } from "./bulkKeys";
@@ -21,9 +26,41 @@ import { NewTenantForm } from "./tenantForms";
 
 type Tenant = RowOf<"/v1/admin/tenants">;
 
+const COST_DAYS = 30;
+const DAY_S = 86_400;
+
+/** What a tenant's usage and corrections of the last COST_DAYS UTC days cost; all tenants share one query. */
+function Cost({ of: tenant }: { of: Tenant }) {
+  const today = Math.floor(useNow() / DAY_S);
+  const costs = useGet("/v1/organization/costs", {
+    query: { start_time: (today - COST_DAYS + 1) * DAY_S, bucket_width: "all", group_by: ["tenant_id"] },
+  }).data;
+  if (costs === undefined) return <span className="faint">…</span>;
+  const own = costs.data.flatMap((bucket) => bucket.results).filter((row) => row.tenant_id === tenant.id);
+  // The answer has a bounded number of tenants: a tenant that is not in it may have usage all the same.
+  if (own.length === 0 && costs.has_more) return <span className="faint">–</span>;
+  return <Money picos={sum(own.map((row) => row.amount.picos))} currency={tenant.currency} short />;
+}
+
 const COLUMNS: readonly Column<Tenant>[] = [
-  { id: "slug", header: "Tenant", sort: "slug", cell: (tenant) => <b>{tenant.slug}</b>, csv: (tenant) => tenant.slug },
-  { id: "name", header: "Name", sort: "name", cell: (tenant) => tenant.name, csv: (tenant) => tenant.name },
+  {
+    id: "slug",
+    header: "Tenant",
+    sort: "slug",
+    cell: (tenant) => (
+      <b>
+        <LongName text={tenant.slug} />
+      </b>
+    ),
+    csv: (tenant) => tenant.slug,
+  },
+  {
+    id: "name",
+    header: "Name",
+    sort: "name",
+    cell: (tenant) => <LongName text={tenant.name} />,
+    csv: (tenant) => tenant.name,
+  },
   { id: "status", header: "Status", cell: (tenant) => <Status of={tenant} />, csv: (tenant) => tenant.status },
   { id: "tier", header: "Highest tier", cell: (tenant) => tenant.tier, csv: (tenant) => tenant.tier },
   {
@@ -49,6 +86,12 @@ const COLUMNS: readonly Column<Tenant>[] = [
     csv: (tenant) => tenant.time_zone,
   },
   {
+    id: "cost",
+    header: `Cost, ${COST_DAYS} days`,
+    end: true,
+    cell: (tenant) => <Cost of={tenant} />,
+  },
+  {
     id: "created",
     header: "Created",
     sort: "created_at",
@@ -62,7 +105,7 @@ export function Status({ of }: { of: { status: Tenant["status"] } }) {
 }
 
 export default function Tenants() {
-  const view = useView({ search: "", sort: "slug" });
+  const view = useView({ search: "", status: "", sort: "slug" });
   const list = useList("/v1/admin/tenants", { query: view.values });
   const may = useMay();
   const go = useGo();
@@ -94,6 +137,9 @@ export default function Tenants() {
         to={(tenant) => place("/tenants", tenant.slug)}
         view={view}
         search="Name or slug"
+        filters={
+          <SelectFilter label="Status" view={view} name="status" options={[["", "Any"], "active", "suspended"]} />
+        }
         csv
         {...(operator && may("people:write")
           ? {

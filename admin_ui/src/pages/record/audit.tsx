@@ -7,7 +7,7 @@ export default function Audit() {
     <>
       <PageHead
         title="Audit log"
-        note="Every administrative write, newest first: who changed what, with the values before and after. Days are in UTC."
+        note="Every administrative write and every refused sign-in, newest first, with the actor and the values before and after. Days are in UTC."
       />
       <AuditTable />
     </>

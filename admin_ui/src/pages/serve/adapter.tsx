@@ -33,7 +33,9 @@ import { useAdapterUse } from "./adapterUse";
 import { Owner, Shared, Where } from "./adapters";
 import { AuditTable } from "../parts/auditTable";
 import { useTenants } from "../parts/names";
+import type { Alias } from "./aliasParts";
 import { VersionsCompared } from "./arms";
+import { Splits, SplitsRemain, armsOf, useSplits } from "./adapterSplits";
 import { SplitForm } from "./splitForm";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
@@ -65,6 +67,11 @@ function AdapterDetails({ of: adapter }: { of: Adapter }) {
   );
   const remove = useWrite(() => api.delete("/v1/admin/adapters/{adapter}", { path }), ADAPTERS, "none");
   const write = may("adapters:write");
+  const splits = useSplits(adapter.name);
+  const served = useList("/v1/admin/adapters/{adapter}/versions", { path }).rows.find(
+    (version) => version.number === adapter.version,
+  );
+  const firstServed = served?.replaced === null;
   return (
     <>
       <PageHead
@@ -89,7 +96,13 @@ function AdapterDetails({ of: adapter }: { of: Adapter }) {
               {" "}
               Edit
             </button>
-            <button type="button" className="button" onClick={() => setOpen("rollback")}>
+            <button
+              type="button"
+              className="button"
+              disabled={firstServed}
+              title={firstServed ? `Version ${adapter.version} replaced no other version.` : undefined}
+              onClick={() => setOpen("rollback")}
+            >
               Roll back
             </button>
             <Link to="/adapters/upload" query={{ of: adapter.id }} className="button button-main">
@@ -102,7 +115,7 @@ function AdapterDetails({ of: adapter }: { of: Adapter }) {
         label={`Sections of ${adapter.name}`}
         tabs={[
           { id: "about", label: "About", content: () => <About of={adapter} /> },
-          { id: "versions", label: "Versions", content: () => <Versions of={adapter} /> },
+          { id: "versions", label: "Versions", content: () => <Versions of={adapter} splits={splits} /> },
           ...(may("audit:read")
             ? [{ id: "changes", label: "Changes", content: () => <AuditTable object={adapter.id} /> }]
             : []),
@@ -119,8 +132,9 @@ function AdapterDetails({ of: adapter }: { of: Adapter }) {
         tone="plain"
         action={async () => toast(`Version ${(await rollBack.mutateAsync()).version} is served.`)}
       >
-        New requests get the version that version {adapter.version} replaced. Requests in flight finish on the version
-        they started with.
+        New requests get {served == null ? "the replaced version" : `version ${served.replaced}`} instead of version{" "}
+        {adapter.version}. Requests in flight finish on the version they started with.
+        <SplitsRemain of={splits} />
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "pin"}
@@ -189,7 +203,7 @@ function About({ of: adapter }: { of: Adapter }) {
   );
 }
 
-function Versions({ of: adapter }: { of: Adapter }) {
+function Versions({ of: adapter, splits }: { of: Adapter; splits: readonly Alias[] }) {
   const path = { adapter: adapter.id };
   const list = useList("/v1/admin/adapters/{adapter}/versions", { path });
   const may = useMay()("adapters:write") && adapter.active;
@@ -327,8 +341,9 @@ function Versions({ of: adapter }: { of: Adapter }) {
         detail={(version) => <AboutVersion of={version} />}
         empty={<EmptyState title="No version" />}
       />
+      <Splits of={splits} />
       <Section title="Versions compared">
-        <VersionsCompared adapter={adapter.id} served={adapter.version} />
+        <VersionsCompared adapter={adapter.id} served={adapter.version} split={armsOf(splits)} />
       </Section>
       <Dialog
         open={split !== null}
@@ -350,8 +365,9 @@ function Versions({ of: adapter }: { of: Adapter }) {
           toast(`Version ${promoted.number} of ${adapter.name} is served.`);
         }}
       >
-        New requests get it instead of version {adapter.version}. Requests in flight finish on the version they started
-        with. A rollback reverts this.
+        New requests for {adapter.name} get it instead of version {adapter.version}. Requests in flight finish on the
+        version they started with. A rollback reverts this.
+        <SplitsRemain of={splits} />
         {promoted !== null && promoted.warnings.length > 0 && <Warnings of={promoted.warnings} />}
       </ConfirmDialog>
       <ConfirmDialog

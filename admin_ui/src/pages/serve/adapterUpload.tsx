@@ -339,10 +339,14 @@ async function servedTo(adapter: Adapter, signal?: AbortSignal): Promise<string>
 
 function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: Part, file: File | null) => void }) {
   const [over, setOver] = useState(false);
+  const chooser = useRef<HTMLInputElement>(null);
+  const takeAll = (some: FileList | null) => {
+    for (const file of some ?? []) take(file.name.endsWith(".json") ? CONFIG : WEIGHTS, file);
+  };
   const dropped = (event: DragEvent) => {
     event.preventDefault();
     setOver(false);
-    for (const file of event.dataTransfer.files) take(file.name.endsWith(".json") ? CONFIG : WEIGHTS, file);
+    takeAll(event.dataTransfer.files);
   };
   return (
     <div
@@ -354,7 +358,20 @@ function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: 
       onDragLeave={() => setOver(false)}
       onDrop={dropped}
     >
-      <p className="note">Drop both files here, or choose them.</p>
+      <p className="note">
+        Drop both files here, or{" "}
+        <button type="button" className="button" onClick={() => chooser.current?.click()}>
+          Choose both files
+        </button>
+        <input
+          ref={chooser}
+          type="file"
+          multiple
+          hidden
+          accept=".json,.safetensors"
+          onChange={(event) => takeAll(event.target.files)}
+        />
+      </p>
       {([CONFIG, WEIGHTS] as const).map((part) => (
         <Field
           key={part}

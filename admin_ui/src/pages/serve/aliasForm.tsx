@@ -82,7 +82,7 @@ export function AliasForm({
       <Field
         name="models"
         label="Models"
-        hint="Each request goes to one of these models, by weight: with 90 and 10, the first gets nine of ten requests. A model of weight 0 is never chosen by weight."
+        hint="Each request goes to one of these models, by weight: with 90 and 10, the first gets nine of ten requests. A model of weight 0 is never chosen by weight. Versions of an adapter are split on the adapter’s page."
       >
         {(wired) => <Targets wired={wired} targets={targets} set={setTargets} there={there} />}
       </Field>

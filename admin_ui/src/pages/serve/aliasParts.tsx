@@ -11,6 +11,11 @@ export function useAliases(): readonly Alias[] {
   return useList("/v1/admin/aliases", {}, { enabled: useMay()("models:read"), limit: FIRST }).rows;
 }
 
+/** Whether all arms are versions of adapters, each of which only the adapter's tenants may call. */
+export function splitsVersions(alias: Alias): boolean {
+  return alias.models.every((target) => target.model.includes("@"));
+}
+
 /** `hues` by model, as on every page; a model that no longer exists has the last hue. */
 export function Shares({
   name,

@@ -1,14 +1,12 @@
 // The list of aliases, with forms to create, change and remove them.
 import { useState } from "react";
-import { api, useGet, useList, useMay, useWrite } from "../../api";
-import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, PageHead, Time, toast } from "../../kit";
-import { AliasForm } from "./aliasForm";
-import { ALIASES, type Alias, Shares } from "./aliasParts";
+import { useGet, useList, useMay } from "../../api";
+import { Badge, type Column, DataTable, EmptyState, PageHead, Time } from "../../kit";
+import { AliasActions, AliasDialogs, type OpenDialog } from "./aliasDialogs";
+import { type Alias, Shares, splitsVersions } from "./aliasParts";
 import { AliasArms } from "./arms";
 import { InOrder, MayCall, hues } from "./modelParts";
 import "./models.css";
-
-type Open = { what: "edit" | "remove"; alias: Alias } | "new" | null;
 
 function Origin({ of: alias }: { of: Alias }) {
   if (alias.source === "configuration") return <>laneway.toml</>;
@@ -19,8 +17,7 @@ export default function Aliases() {
   const may = useMay();
   const list = useList("/v1/admin/aliases", {});
   const models = useGet("/v1/admin/models", undefined, { everyMs: 10_000 }).data?.data ?? [];
-  const [open, setOpen] = useState<Open>(null);
-  const close = () => setOpen(null);
+  const [open, setOpen] = useState<OpenDialog>(null);
   const write = may("models:write");
   const colour = hues(models);
   const columns: Column<Alias>[] = [
@@ -57,7 +54,12 @@ export default function Aliases() {
     {
       id: "tenants",
       header: "Allowed tenants",
-      cell: (alias) => <MayCall tenants={alias.tenants ?? null} />,
+      cell: (alias) =>
+        alias.tenants == null && splitsVersions(alias) ? (
+          "tenants of its adapters"
+        ) : (
+          <MayCall tenants={alias.tenants ?? null} />
+        ),
       csv: (alias) => alias.tenants?.join(" ") ?? "*",
     },
     {
@@ -73,28 +75,7 @@ export default function Aliases() {
             id: "do",
             header: "Change",
             end: true,
-            cell: (alias: Alias) => (
-              <span className="row-actions">
-                <button
-                  type="button"
-                  className="button button-quiet"
-                  aria-label={`Edit ${alias.name}`}
-                  onClick={() => setOpen({ what: "edit", alias })}
-                >
-                  Edit
-                </button>
-                {(alias.source === "row" || alias.active) && (
-                  <button
-                    type="button"
-                    className="button button-quiet"
-                    aria-label={`Remove ${alias.name}`}
-                    onClick={() => setOpen({ what: "remove", alias })}
-                  >
-                    Remove
-                  </button>
-                )}
-              </span>
-            ),
+            cell: (alias: Alias) => <AliasActions of={alias} open={setOpen} />,
           },
         ]
       : []),
@@ -104,7 +85,6 @@ export default function Aliases() {
       New alias
     </button>
   );
-  const edited = open !== null && open !== "new" && open.what === "edit" ? open.alias : null;
   return (
     <>
       <PageHead
@@ -118,7 +98,7 @@ export default function Aliases() {
         list={list}
         columns={columns}
         id={(alias) => alias.name}
-        detail={(alias) => <AliasArms alias={alias.name} />}
+        detail={(alias) => <AliasArms of={alias} />}
         csv
         empty={
           <EmptyState title="No alias yet">
@@ -127,48 +107,7 @@ export default function Aliases() {
           </EmptyState>
         }
       />
-      <Dialog
-        open={open === "new" || edited !== null}
-        onClose={close}
-        title={edited === null ? "New alias" : `Edit ${edited.name}`}
-        note="Every gateway applies it within a second. Requests in flight stay on their model."
-        keep
-        wide
-      >
-        <AliasForm of={edited} models={models} taken={list.rows.map((alias) => alias.name)} onDone={close} />
-      </Dialog>
-      <Removal of={open !== null && open !== "new" && open.what === "remove" ? open.alias : null} close={close} />
+      <AliasDialogs open={open} close={() => setOpen(null)} taken={list.rows.map((alias) => alias.name)} />
     </>
-  );
-}
-
-/** An alias set by an operator is removed; an alias of laneway.toml can only be turned off. */
-function Removal({ of: alias, close }: { of: Alias | null; close: () => void }) {
-  const remove = useWrite(
-    (name: string) => api.delete("/v1/admin/aliases/{alias}", { path: { alias: name } }),
-    ALIASES,
-  );
-  const off = useWrite(
-    ({ name, source: _, created_at: __, ...rest }: Alias) =>
-      api.put("/v1/admin/aliases/{alias}", { path: { alias: name }, body: { ...rest, active: false } }),
-    ALIASES,
-  );
-  const configured = alias?.source === "configuration";
-  return (
-    <ConfirmDialog
-      open={alias !== null}
-      onClose={close}
-      title={configured ? `Turn ${alias?.name} off?` : `Remove ${alias?.name}?`}
-      verb={configured ? "Turn off" : "Remove"}
-      action={async () => {
-        if (alias === null) return;
-        await (configured ? off.mutateAsync(alias) : remove.mutateAsync(alias.name));
-        toast(configured ? `${alias.name} is off.` : `${alias.name} is removed.`);
-      }}
-    >
-      {configured
-        ? "laneway.toml defines this alias; the console overrides it. New requests to it get 404 until it is edited or removed here."
-        : "The definition in laneway.toml applies again; if there is none, new requests to it get 404. Requests in flight finish."}
-    </ConfirmDialog>
   );
 }

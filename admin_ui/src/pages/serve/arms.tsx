@@ -3,6 +3,7 @@ import { type AnswerOf, useGet, useMay } from "../../api";
 import {
   Badge,
   type Column,
+  type Exact,
   DataTable,
   EmptyState,
   Link,
@@ -13,11 +14,14 @@ import {
   count,
   decimal,
   duration,
+  exact,
   place,
+  rounded,
   wholeList,
 } from "../../kit";
 import { useNames } from "../parts/names";
 import { shareSaid } from "../parts/shares";
+import type { Alias } from "./aliasParts";
 
 type Answer = AnswerOf<"/v1/admin/adapters/{adapter}/use">;
 type Arm = Answer["data"][number];
@@ -29,21 +33,50 @@ interface Found {
 
 const DAYS = 7;
 
+/** Requests that settle while the page is open are counted after at most this time. */
+const REFRESH_MS = 10_000;
+
 /** The arms of an alias. */
-export function AliasArms({ alias }: { alias: string }) {
+export function AliasArms({ of: alias }: { of: Alias }) {
   const may = useMay()("models:read");
   const query = { days: DAYS };
-  const found = useGet("/v1/admin/alias_use/{alias}", { path: { alias }, query }, { enabled: may });
-  return <Arms label={`Arms of ${alias}`} found={found} />;
+  const found = useGet(
+    "/v1/admin/alias_use/{alias}",
+    { path: { alias: alias.name }, query },
+    { enabled: may, everyMs: REFRESH_MS },
+  );
+  const arms = alias.models.filter((target) => target.weight > 0).map((target) => target.model);
+  return <Arms label={`Arms of ${alias.name}`} found={found} arms={arms} />;
 }
 
-/** The versions of an adapter. `served`: the number of the served version. */
-export function VersionsCompared({ adapter, served }: { adapter: string; served: number }) {
-  const found = useGet("/v1/admin/adapters/{adapter}/use", { path: { adapter }, query: { days: DAYS } });
-  return <Arms label="Versions compared" found={found} served={served} />;
+/** The versions of an adapter. `served`: the number of the served version. `split`: names of versions that get a part
+ * of an alias's requests. */
+export function VersionsCompared({
+  adapter,
+  served,
+  split,
+}: {
+  adapter: string;
+  served: number;
+  split: readonly string[];
+}) {
+  const path = { adapter };
+  const found = useGet("/v1/admin/adapters/{adapter}/use", { path, query: { days: DAYS } }, { everyMs: REFRESH_MS });
+  return <Arms label="Versions compared" found={found} served={served} arms={split} />;
 }
 
-function Arms({ label, found, served }: { label: string; found: Found; served?: number }) {
+/** `arms`: the names of the arms now; arms without a settled request are named too. */
+function Arms({
+  label,
+  found,
+  served,
+  arms,
+}: {
+  label: string;
+  found: Found;
+  served?: number;
+  arms: readonly string[];
+}) {
   const names = useNames("adapter", found.data?.data.map((arm) => arm.adapter ?? null) ?? []);
   if (found.error !== null) return <Problem error={found.error} again={() => void found.refetch()} />;
   if (found.data === undefined) return <Skeleton lines={3} />;
@@ -51,6 +84,7 @@ function Arms({ label, found, served }: { label: string; found: Found; served?: 
   const all = data.reduce((sum, arm) => sum + arm.requests, 0);
   const name = (arm: Arm) =>
     arm.adapter == null ? arm.model : `${names.get(arm.adapter) ?? arm.adapter}@${arm.adapter_version ?? "?"}`;
+  const idle = arms.filter((one) => !data.some((arm) => name(arm) === one));
   const columns: readonly Column<Arm>[] = [
     {
       id: "arm",
@@ -121,13 +155,29 @@ function Arms({ label, found, served }: { label: string; found: Found; served?: 
       csv: (arm) => arm.completion_tokens,
     },
     {
-      id: "cost",
-      header: "Cost",
+      id: "cost_per_million",
+      header: "Cost per 1M tokens",
       end: true,
       cell: (arm) =>
         Object.entries(arm.cost_picos).map(([currency, picos]) => (
+          <div key={currency} className="num">
+            {perMillionTokens(arm, picos)} <span className="unit">{currency}</span>
+          </div>
+        )),
+      csv: (arm) =>
+        Object.entries(arm.cost_picos)
+          .map(([currency, picos]) => `${perMillionTokens(arm, picos)} ${currency}`)
+          .join("; "),
+    },
+    {
+      id: "cost",
+      header: "Cost",
+      end: true,
+      wide: true,
+      cell: (arm) =>
+        Object.entries(arm.cost_picos).map(([currency, picos]) => (
           <div key={currency}>
-            <Money picos={picos} currency={currency} short />
+            <Money picos={picos} currency={currency} />
           </div>
         )),
       csv: (arm) =>
@@ -140,6 +190,7 @@ function Arms({ label, found, served }: { label: string; found: Found; served?: 
     <>
       <p className="note">
         Settled requests since <Time at={start_time} absolute detail="day" />. Percentiles are of the newest 20,000.
+        {idle.length > 0 && ` No settled request in this time: ${idle.join(", ")}.`}
       </p>
       <DataTable
         label={label}
@@ -155,6 +206,14 @@ function Arms({ label, found, served }: { label: string; found: Found; served?: 
       />
     </>
   );
+}
+
+const PER_MILLION_PLACES = 4;
+
+/** The cost of a million prompt and completion tokens. */
+function perMillionTokens(arm: Arm, picos: Exact): string {
+  const tokens = arm.prompt_tokens + arm.completion_tokens;
+  return tokens === 0 ? "–" : rounded((exact(picos) * 1_000_000n) / BigInt(tokens), PER_MILLION_PLACES);
 }
 
 function Seconds({ of }: { of: number | null }) {

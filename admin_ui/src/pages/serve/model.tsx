@@ -1,5 +1,5 @@
 // One base model: state, location and use, prices by tier, changes, and actions.
-import { type ReactNode, useState } from "react";
+import type { ReactNode } from "react";
 import { api, useGet, useMay, useWrite } from "../../api";
 import {
   Badge,
@@ -24,6 +24,7 @@ import {
   count,
   iso,
   toast,
+  useActionDialog,
   useParam,
   wholeList,
 } from "../../kit";
@@ -47,7 +48,7 @@ import {
   whereSaid,
 } from "./modelParts";
 import { PriceForm } from "./priceForm";
-import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, plainTier, usePrices } from "./prices";
+import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, usePrices } from "./prices";
 import { QualitySection, formatsOf } from "./quality";
 
 export default function ModelPage() {
@@ -74,11 +75,15 @@ export default function ModelPage() {
   );
 }
 
-type Open = "price" | "change" | "pin" | "remove" | "restore" | null;
+const MODEL_ACTIONS = ["change", "pin", "remove", "restore"] as const;
+type Open = "price" | (typeof MODEL_ACTIONS)[number] | null;
 
 function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) {
   const may = useMay();
-  const [open, setOpen] = useState<Open>(null);
+  const [open, setOpen] = useActionDialog([
+    ...(may("prices:write") ? (["price"] as const) : []),
+    ...(may("models:write") ? MODEL_ACTIONS : []),
+  ]);
   const close = () => setOpen(null);
   const { current, versions, known } = usePrices(model.name);
   const active = model.state !== "removed" && model.state !== "draining";
@@ -96,7 +101,7 @@ function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) 
         {may("models:write") && active && (
           <>
             <button type="button" className="button" onClick={() => setOpen("remove")}>
-              Remove
+              Drain and remove
             </button>
             <button type="button" className="button" onClick={() => setOpen("pin")}>
               {model.pinned ? "Unpin" : "Pin"}
@@ -151,7 +156,7 @@ function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) 
         ]}
       />
       <Dialog
-        open={open === "price"}
+        open={open === "price" && known}
         onClose={close}
         title={`Publish a price of ${model.name}`}
         note="Per million tokens. A preview shows what one month's usage would have cost."
@@ -191,8 +196,8 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
       <ConfirmDialog
         open={open === "remove"}
         onClose={close}
-        title={`Remove ${model.name}?`}
-        verb="Remove"
+        title={`Drain and remove ${model.name}?`}
+        verb="Drain and remove"
         name={model.name}
         action={async () => {
           const left = await remove.mutateAsync();
@@ -219,6 +224,7 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
           </>
         )}{" "}
         get 404, and its weights are evicted. It can be restored.
+        <Rerouted of={model} />
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "restore"}
@@ -234,6 +240,31 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
         It is served with its former settings and adapters once the engine has checked its files: usually within
         seconds, at most five minutes.
       </ConfirmDialog>
+    </>
+  );
+}
+
+/** What a removal changes for the aliases of the model and for the models whose fallback it is. */
+function Rerouted({ of: model }: { of: Model }) {
+  const models = useModels().data?.data ?? [];
+  const aliases = useAliases().filter(
+    (alias) => alias.active && alias.models.some((target) => target.model === model.name && target.weight > 0),
+  );
+  const falling = models.filter((one) => one.fallbacks.includes(model.name)).map((one) => one.name);
+  return (
+    <>
+      {aliases.map((alias) => {
+        const others = alias.models.filter((target) => target.model !== model.name && target.weight > 0);
+        return (
+          <p key={alias.name}>
+            Requests for the alias <b>{alias.name}</b>{" "}
+            {others.length === 0
+              ? "get 404: it has no other model."
+              : `are then served by ${others.map((target) => target.model).join(", ")}.`}
+          </p>
+        );
+      })}
+      {falling.length > 0 && <p>It is no longer a fallback of {falling.join(", ")}.</p>}
     </>
   );
 }
@@ -265,6 +296,9 @@ function StateTiles({ of: model }: { of: Model }) {
         note={
           <>
             {model.where === null ? "location unknown" : whereSaid(model)} <Pinned of={model} />
+            <br />
+            in memory, as {formatsOf(model).weights}. Files may be smaller: they may have another dtype, and a CPU
+            engine also holds matrices packed.
           </>
         }
       />
@@ -445,6 +479,11 @@ function Prices({ of: { currency, now, next } }: { of: CurrentPrice }) {
   );
 }
 
+/** The tiers of a price, the dearest first. */
+function byTier(price: Price): [string, Price["tiers"][string]][] {
+  return Object.entries(price.tiers).sort(([, a], [, b]) => b.output - a.output || b.input - a.input);
+}
+
 const VERSIONS: readonly Column<Price>[] = [
   {
     id: "from",
@@ -458,20 +497,35 @@ const VERSIONS: readonly Column<Price>[] = [
     csv: (price) => iso(price.effective_from),
   },
   { id: "currency", header: "Currency", cell: (price) => price.currency, csv: (price) => price.currency },
+  {
+    id: "tier",
+    header: "Tier",
+    cell: (price) => (
+      <>
+        {byTier(price).map(([tier]) => (
+          <div key={tier}>{tier}</div>
+        ))}
+      </>
+    ),
+  },
   ...METERS.map((meter) => ({
     id: meter,
     header: METERS_SAID[meter],
     end: true,
-    cell: (price: Price) => <span className="num">{perMillion(price.tiers[plainTier(price)]?.[meter] ?? 0)}</span>,
-    csv: (price: Price) => perMillion(price.tiers[plainTier(price)]?.[meter] ?? 0),
+    cell: (price: Price) => (
+      <>
+        {byTier(price).map(([tier, unit]) => (
+          <div key={tier} className="num">
+            {perMillion(unit[meter])}
+          </div>
+        ))}
+      </>
+    ),
+    csv: (price: Price) =>
+      byTier(price)
+        .map(([tier, unit]) => `${tier} ${perMillion(unit[meter])}`)
+        .join("; "),
   })),
-  {
-    id: "tier",
-    header: "For",
-    wide: true,
-    cell: (price) => <span className="faint">{plainTier(price)}</span>,
-    csv: plainTier,
-  },
   {
     id: "published",
     header: "Published",

@@ -1,5 +1,4 @@
 // The list of base models: state, location of weights, requests and prices.
-import { useState } from "react";
 import { useMay } from "../../api";
 import {
   Badge,
@@ -17,6 +16,7 @@ import {
   bytes,
   count,
   place,
+  useNewDialog,
   wholeList,
 } from "../../kit";
 import { AddModelForm } from "./modelForms";
@@ -165,7 +165,7 @@ const REMOVED: readonly Column<Model>[] = [
 export default function Models() {
   const found = useModels();
   const may = useMay()("models:write");
-  const [adding, setAdding] = useState(false);
+  const [adding, setAdding] = useNewDialog();
   const answer = found.data;
   return (
     <>

@@ -84,10 +84,11 @@ test("a model lacks what it is known to lack", () => {
     created: 0,
     object: "model" as const,
     owned_by: "",
-    capabilities: tools === null ? null : { tools, reasoning: false, structured_outputs: true },
+    capabilities: tools === null ? null : { tools, reasoning: false, structured_outputs: true, embeddings: true },
   });
   const cards = [card("a", true), card("b", false), card("c", null)];
   assert.deepEqual(lacking(cards, ["a", "b", "c", "d"], "tools"), ["b"]);
+  assert.deepEqual(lacking(cards, ["a", "b@2", "d@1"], "tools"), ["b@2"]);
   assert.deepEqual(lacking(cards, ["a", "b"], "structured_outputs"), []);
 });
 

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type ApiError, apiError, useSession } from "../../api";
-import { errorOf } from "../../api/errors";
+import { errorOf, reach } from "../../api/errors";
 import {
   ConfirmDialog,
   EmptyState,
@@ -84,7 +84,11 @@ export default function Playground() {
       </div>
       {key === null ? (
         <EmptyState title="No key">
-          <p>Choose a tenant to create a short-lived key for it.</p>
+          <p>
+            {tenant === ""
+              ? "Choose a tenant to create a short-lived key for it."
+              : `Create a short-lived key for ${tenant} to send requests.`}
+          </p>
         </EmptyState>
       ) : (
         <Bench key={key.id} with_={key} asked={asked} />
@@ -110,7 +114,7 @@ function useModels(key: PlaygroundKey) {
   return useQuery<readonly Card[], ApiError>({
     queryKey: ["/v1/models", key.id],
     queryFn: async () => {
-      const answer = await fetch("/v1/models", {
+      const answer = await reach("/v1/models", {
         headers: { authorization: `Bearer ${key.secret}` },
         credentials: "omit",
       });

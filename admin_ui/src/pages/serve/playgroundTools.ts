@@ -68,13 +68,15 @@ export function withExample(text: string): string | null {
   return indented(writeJson([...read.value, EXAMPLE]));
 }
 
-/** The named models whose card says that they lack the capability; a model without a card is left out. */
+/** The named models whose card says that they lack the capability; a model without a card is left out. The card of an
+ * adapter's version `name@2` is that of `name`. */
 export function lacking(
   cards: readonly Card[],
   names: readonly string[],
   capability: "tools" | "structured_outputs" | "reasoning",
 ): string[] {
-  return names.filter((name) => cards.find((card) => card.id === name)?.capabilities?.[capability] === false);
+  const cardOf = (name: string) => cards.find((card) => card.id === name || card.id === name.replace(/@\d+$/, ""));
+  return names.filter((name) => cardOf(name)?.capabilities?.[capability] === false);
 }
 
 function toolFault(tool: unknown, at: string): string | null {

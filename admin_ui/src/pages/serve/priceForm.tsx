@@ -18,37 +18,34 @@ import {
   wholeList,
   fieldError,
 } from "../../kit";
-import { TenantName } from "../parts/names";
+import { TenantName, useTenants } from "../parts/names";
 import { CurrencyField } from "../parts/pickers";
-import { type CurrentPrice, perMillion, perTokenOf, plainTier } from "./prices";
+import { type CurrentPrice, byUse, perMillion, perTokenOf, plainTier } from "./prices";
 
 type Preview = AnswerOf<"/v1/admin/prices/preview", "post">;
 type Row = Preview["tenants"][number];
 
-/** "premium 3, batch 0.5" by tier. */
-export function multipliersOf(text: string): Record<string, string> {
-  const found: Record<string, string> = {};
-  for (const one of text
-    .split(",")
-    .map((part) => part.trim())
-    .filter(Boolean)) {
-    const [, tier, times] = /^(\S+)\s*[\s=:×]\s*([\d.]+)$/.exec(one) ?? [];
-    if (tier === undefined || times === undefined)
-      throw fieldError("multipliers", `'${one}' is not a tier and its price multiplier, as in 'premium 3'.`);
-    found[tier] = times;
-  }
-  return found;
+type MultiplierField = `multiplier_${string}`;
+
+/** The form's field with the multiplier of a tier. */
+function fieldOf(tier: string): MultiplierField {
+  return `multiplier_${tier}`;
 }
 
+type PriceValues = Record<
+  "currency" | "input" | "cached_input" | "output" | "embedding" | "effective_from" | "month",
+  string
+> &
+  Record<MultiplierField, string>;
+
 /** The multipliers of a price's tiers, if the price has one multiplier per tier. */
-function multipliersSaid(current: CurrentPrice | undefined): string {
+function multipliersOf(current: CurrentPrice | undefined): Record<MultiplierField, string> {
   const price = current?.now;
-  if (price == null) return "";
-  const plain = price.tiers[plainTier(price)];
-  if (plain === undefined || plain.input === 0) return "";
-  return Object.entries(price.tiers)
-    .map(([tier, unit]) => `${tier} ${unit.input / plain.input}`)
-    .join(", ");
+  const plain = price == null ? undefined : price.tiers[plainTier(price)];
+  if (price == null || plain === undefined || plain.input === 0) return {};
+  return Object.fromEntries(
+    Object.entries(price.tiers).map(([tier, unit]) => [fieldOf(tier), String(unit.input / plain.input)]),
+  );
 }
 
 /** `ahead`: the model does not exist yet, so there is nothing to preview. */
@@ -65,13 +62,21 @@ export function PriceForm({
 }) {
   const first = current[0];
   const plain = first?.now?.tiers[plainTier(first.now)];
+  const tenants = useTenants();
   const tiers = useGet("/v1/admin/tiers").data?.data ?? [];
-  const form = useForm({
-    currency: first?.currency ?? "USD",
+  const form = useForm<PriceValues>({
+    ...multipliersOf(first),
+    currency:
+      first?.currency ??
+      byUse(
+        [...tenants.values()].map((one) => one.currency),
+        tenants,
+      )[0] ??
+      "USD",
     input: plain === undefined ? "" : perMillion(plain.input),
     cached_input: plain === undefined ? "" : perMillion(plain.cached_input),
     output: plain === undefined ? "" : perMillion(plain.output),
-    multipliers: multipliersSaid(first),
+    embedding: plain === undefined || plain.embedding === plain.input ? "" : perMillion(plain.embedding),
     effective_from: "",
     month: "",
   });
@@ -82,12 +87,18 @@ export function PriceForm({
   );
   const { values } = form;
   // The preview is valid only for these values.
+  const multipliers = Object.fromEntries(
+    tiers
+      .map(({ name }) => [name, (values[fieldOf(name)] ?? "").trim()] as const)
+      .filter(([, multiplier]) => multiplier !== ""),
+  );
   const asked = JSON.stringify([
     values.currency,
     values.input,
     values.cached_input,
     values.output,
-    values.multipliers,
+    values.embedding,
+    multipliers,
     values.month,
   ]);
   const ready = ahead || seen?.of === asked;
@@ -99,7 +110,8 @@ export function PriceForm({
     input: perTokenOf(values.input, "input"),
     cached_input: values.cached_input.trim() === "" ? null : perTokenOf(values.cached_input, "cached_input"),
     output: perTokenOf(values.output, "output"),
-    multipliers: multipliersOf(values.multipliers),
+    embedding: values.embedding.trim() === "" ? null : perTokenOf(values.embedding, "embedding"),
+    multipliers,
   });
   const save = async () => {
     if (!ready) {
@@ -128,18 +140,30 @@ export function PriceForm({
           hint="Blank: the input price."
         />
         <TextField form={form} name="output" label="Output" type="number" unit={values.currency} />
-      </div>
-      <div className="field-row">
         <TextField
           form={form}
-          name="multipliers"
-          label="Tiers"
-          placeholder="premium 3, batch 0.5"
-          hint={`The price multiplier of each tier; 1 for a tier that is not listed.${tiers.length > 0 ? ` Tiers: ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`}
+          name="embedding"
+          label="Embedding"
+          type="number"
+          unit={values.currency}
+          hint="Blank: the input price."
         />
-        <CurrencyField form={form} />
       </div>
       <div className="field-row">
+        {tiers.map(({ name }) => (
+          <TextField
+            key={name}
+            form={form}
+            name={fieldOf(name)}
+            label={`Multiplier of ${name}`}
+            type="number"
+            placeholder="1"
+            hint="Blank: 1."
+          />
+        ))}
+      </div>
+      <div className="field-row">
+        <CurrencyField form={form} />
         <TextField
           form={form}
           name="effective_from"

@@ -2,13 +2,15 @@
 import { useMemo } from "react";
 import { type RowOf, useList, useMay } from "../../api";
 import { decimal, exact, picosOf, useNow, fieldError } from "../../kit";
+import { useTenants } from "../parts/names";
 
 export type Price = RowOf<"/v1/admin/prices">;
-export const METERS = ["input", "cached_input", "output"] as const;
+export const METERS = ["input", "cached_input", "output", "embedding"] as const;
 export const METERS_SAID: Record<(typeof METERS)[number], string> = {
   input: "Input",
   cached_input: "Cached input",
   output: "Output",
+  embedding: "Embedding",
 };
 
 const MILLION = 1_000_000n;
@@ -31,7 +33,7 @@ export interface CurrentPrice {
   next: Price | null;
 }
 
-/** A model's current and next price by currency, and all versions, latest first. */
+/** A model's current and next price by currency, the currency of most tenants first, and all versions, latest first. */
 export function usePrices(subject: string): {
   current: readonly CurrentPrice[];
   versions: readonly Price[];
@@ -40,9 +42,10 @@ export function usePrices(subject: string): {
   const may = useMay()("prices:read");
   const list = useList("/v1/admin/prices", { query: { subject } }, { enabled: may, limit: 500 });
   const now = useNow();
+  const tenants = useTenants();
   return useMemo(() => {
     const versions = list.rows.filter((one) => one.subject === subject);
-    const currencies = [...new Set(versions.map((one) => one.currency))].sort();
+    const currencies = byUse([...new Set(versions.map((one) => one.currency))], tenants);
     const current = currencies.map((currency) => {
       const own = versions
         .filter((one) => one.currency === currency)
@@ -54,7 +57,14 @@ export function usePrices(subject: string): {
       };
     });
     return { current, versions, known: !list.loading };
-  }, [list.rows, subject, now, list.loading]);
+  }, [list.rows, subject, now, tenants, list.loading]);
+}
+
+/** Currencies, the currency of most tenants first. */
+export function byUse(currencies: readonly string[], tenants: ReadonlyMap<string, { currency: string }>): string[] {
+  const payers = new Map<string, number>();
+  for (const { currency } of tenants.values()) payers.set(currency, (payers.get(currency) ?? 0) + 1);
+  return [...currencies].sort((a, b) => (payers.get(b) ?? 0) - (payers.get(a) ?? 0) || a.localeCompare(b));
 }
 
 /** The tier whose multiplier is 1. */

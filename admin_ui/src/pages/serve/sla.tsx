@@ -1,39 +1,23 @@
 // SLA reports: whether each tier kept its promise, by day, for one tenant or for all together.
 import { fileAddress, useGet, useMay, useSession } from "../../api";
 import {
-  Badge,
-  type Column,
-  Count,
-  DataTable,
   EmptyState,
   Link,
   LookupFilter,
   PageHead,
   Problem,
-  Section,
   SelectFilter,
   Skeleton,
-  StatTile,
   TenantLookup,
   TextFilter,
-  Tiles,
   Time,
-  type Tone,
   type View,
-  count,
   useView,
-  wholeList,
 } from "../../kit";
+import type { Answer } from "../parts/slaFigures";
+import { SlaGroupSection, useTargets } from "../parts/slaGroup";
 import "./sla.css";
-import { type Answer, type Day, type Figures, type Group, VERDICTS, ms, promised, share } from "./slaFigures";
-import { DayStrip } from "./slaStrip";
 
-const TONES: Record<Figures["verdict"], Tone> = {
-  kept: "good",
-  missed: "bad",
-  not_measured: "warn",
-  no_traffic: "plain",
-};
 const PERIODS = [
   ["yesterday", "Yesterday"],
   ["7d", "7 days"],
@@ -151,6 +135,7 @@ function Bar({ view, answer }: { view: View<Values>; answer: Answer | undefined 
 }
 
 function Report({ of: answer }: { of: Answer }) {
+  const targets = useTargets();
   const empty = answer.data.every((group) => group.total.verdict === "no_traffic");
   return (
     <>
@@ -176,104 +161,15 @@ function Report({ of: answer }: { of: Answer }) {
           </p>
         </EmptyState>
       ) : (
-        answer.data.map((group) => <GroupSection key={`${group.tier} ${group.model}`} of={group} answer={answer} />)
+        answer.data.map((group) => (
+          <SlaGroupSection
+            key={`${group.tier} ${group.model}`}
+            of={group}
+            zone={answer.time_zone}
+            target={targets.get(group.tier)}
+          />
+        ))
       )}
     </>
-  );
-}
-
-function GroupSection({ of: group, answer }: { of: Group; answer: Answer }) {
-  const name = group.model === null ? group.tier : `${group.tier}, ${group.model}`;
-  const { total } = group;
-  const kept = group.days.filter((day) => day.verdict === "kept").length;
-  const missed = group.days.filter((day) => day.verdict === "missed").length;
-  return (
-    <Section
-      title={name}
-      note={`${count(kept)} ${kept === 1 ? "day" : "days"} kept, ${count(missed)} missed, of ${count(group.days.length)}`}
-      actions={<Badge tone={TONES[total.verdict]}>{VERDICTS[total.verdict]}</Badge>}
-    >
-      {total.verdict === "no_traffic" ? (
-        <p className="faint">No requests.</p>
-      ) : (
-        <>
-          <DayStrip name={name} days={group.days} />
-          <Tiles>
-            <StatTile
-              label="First token in target"
-              value={share(total.ttft_within, promised(total))}
-              note={`${count(total.ttft_within)} of ${count(promised(total))}; p50 ${ms(total.ttft_p50_ms)}, p95 ${ms(total.ttft_p95_ms)}, p99 ${ms(total.ttft_p99_ms)}`}
-            />
-            <StatTile
-              label="Between tokens in target"
-              value={share(total.itl_within, total.itl_measured)}
-              note={`${count(total.itl_within)} of ${count(total.itl_measured)}; p50 ${ms(total.itl_p50_ms)}, p95 ${ms(total.itl_p95_ms)}, p99 ${ms(total.itl_p99_ms)}`}
-            />
-            <StatTile
-              label="Without a first token"
-              value={count(total.refused + total.unanswered)}
-              note={`${count(total.refused)} refused with a 503, ${count(total.unanswered)} failed, or their caller left`}
-            />
-            <StatTile
-              label="Requests"
-              value={count(total.requests)}
-              note={`${count(total.preemptions)} ${total.preemptions === 1 ? "preemption" : "preemptions"}; longest pause p99 ${ms(total.pause_p99_ms)}`}
-            />
-          </Tiles>
-          <details className="sla-days">
-            <summary>Days of {name} as a table</summary>
-            <DataTable
-              label={`Days of ${name}, ${answer.time_zone}`}
-              list={wholeList(group.days.filter((day) => day.verdict !== "no_traffic").reverse())}
-              columns={COLUMNS}
-              id={(day) => day.date}
-              empty={<EmptyState title="No requests" />}
-            />
-          </details>
-        </>
-      )}
-    </Section>
-  );
-}
-
-const COLUMNS: readonly Column<Day>[] = [
-  { id: "date", header: "Day", cell: (day) => <span className="no-break num">{day.date}</span> },
-  {
-    id: "verdict",
-    header: "Promise",
-    cell: (day) => <Badge tone={TONES[day.verdict]}>{VERDICTS[day.verdict]}</Badge>,
-  },
-  { id: "requests", header: "Requests", end: true, cell: (day) => <Count value={day.requests} /> },
-  { id: "ttft", header: "First token", end: true, cell: (day) => <Part within={day.ttft_within} of={promised(day)} /> },
-  ...(["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"] as const).map((name) => ({
-    id: name,
-    header: name.slice(5, 8),
-    end: true,
-    wide: true,
-    cell: (day: Day) => <span className="num no-break">{ms(day[name])}</span>,
-  })),
-  {
-    id: "itl",
-    header: "Between tokens",
-    end: true,
-    cell: (day) => <Part within={day.itl_within} of={day.itl_measured} />,
-  },
-  {
-    id: "itl_p99_ms",
-    header: "Between, p99",
-    end: true,
-    wide: true,
-    cell: (day) => <span className="num no-break">{ms(day.itl_p99_ms)}</span>,
-  },
-  { id: "refused", header: "Refused", end: true, wide: true, cell: (day) => <Count value={day.refused} /> },
-  { id: "unanswered", header: "Unanswered", end: true, wide: true, cell: (day) => <Count value={day.unanswered} /> },
-  { id: "preemptions", header: "Preemptions", end: true, wide: true, cell: (day) => <Count value={day.preemptions} /> },
-];
-
-function Part({ within, of }: { within: number; of: number }) {
-  return (
-    <span className="num no-break" title={`${count(within)} of ${count(of)}`}>
-      {share(within, of)}
-    </span>
   );
 }

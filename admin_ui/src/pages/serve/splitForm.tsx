@@ -1,12 +1,14 @@
 // Splits requests between the served version of an adapter and another one: an alias whose arms are the two versions.
 import { type AnswerOf, api, useWrite } from "../../api";
 import { Form, Link, TextField, fieldError, gather, numberOf, required, toast, useForm } from "../../kit";
-import { ALIASES } from "./aliasParts";
+import { ALIASES, useAliases } from "./aliasParts";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 
 export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; version: number; onDone: () => void }) {
-  const form = useForm({ name: `${adapter.name}-split`, models: "5" });
+  const taken = useAliases().map((alias) => alias.name);
+  const free = [`${adapter.name}-split`, `${adapter.name}-split-${version}`].find((name) => !taken.includes(name));
+  const form = useForm({ name: free ?? "", models: "5" });
   const put = useWrite(
     ({ name, part }: { name: string; part: number }) =>
       api.put("/v1/admin/aliases/{alias}", {
@@ -33,8 +35,13 @@ export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; versi
           name: () => required(values.name, "name", "Enter a name: the model name that callers send."),
           part: () => partOf(values.models),
         });
+        if (taken.includes(name))
+          throw fieldError(
+            "name",
+            `The alias '${name}' already exists. Edit it on the page Aliases, or enter another name.`,
+          );
         await put.mutateAsync({ name, part });
-        toast(`Requests for ${name} are split.`);
+        toast(`The alias ${name} sends ${part} % of its requests to version ${version}.`);
         onDone();
       }}
     >
@@ -54,8 +61,7 @@ export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; versi
         hint={`The rest gets version ${adapter.version}. All requests of one conversation get the same version.`}
       />
       <p className="hint">
-        <Link to="/aliases">Aliases</Link> compares the two and changes or removes the split. An alias of that name is
-        replaced.
+        The split is then listed under Versions, and on <Link to="/aliases">Aliases</Link>.
       </p>
     </Form>
   );

@@ -100,6 +100,12 @@ function TierSection({ of: tier }: { of: Tier }) {
               </span>
             ))}
             <span>
+              <svg className="attained over" viewBox="0 0 14 10">
+                <rect className="p99" width="14" height="10" />
+              </svg>
+              p99 over the target
+            </span>
+            <span>
               <svg className="attained" viewBox="0 0 14 10">
                 <line className="target" x1="7" x2="7" y1="0" y2="10" />
               </svg>

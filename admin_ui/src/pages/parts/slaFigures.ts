@@ -6,6 +6,7 @@ export type Answer = AnswerOf<"/v1/admin/sla">;
 export type Group = Answer["data"][number];
 export type Figures = Group["total"];
 export type Day = Group["days"][number];
+export type Targets = AnswerOf<"/v1/admin/tiers">["data"][number]["targets"];
 
 export const VERDICTS: Record<Figures["verdict"], string> = {
   kept: "kept",
