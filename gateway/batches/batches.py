@@ -22,7 +22,10 @@ class Batches:
 
     async def create_batch(self, new: NewBatch) -> BatchProgress:
         """Raises NotFound for an unknown input file, QuotaExceeded, IdempotencyMismatch, DatabaseUnavailable."""
-        row = await self._database.write(lambda connection: rows.create_batch(connection, new, self._section))
+        try:
+            row = await self._database.write(lambda connection: rows.create_batch(connection, new, self._section))
+        except sa.exc.IntegrityError:  # another call with this Idempotency-Key was committed meanwhile
+            row = await self._database.write(lambda connection: rows.create_batch(connection, new, self._section))
         self._notice()
         return await self._with_progress(row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -131,7 +132,7 @@ class ClaimedBatch:
             return None
         return next((queue for queue in self.queues if queue.lines and now >= queue.pause.until), None)
 
-    def wakes_at(self) -> float:
-        """When a pause ends after which a line may run; infinite without one."""
-        paused = [max(queue.pause.until, self.budget_pause.until) for queue in self.queues if queue.lines]
-        return min(paused, default=float("inf"))
+    def wakes_at(self, now: float) -> float:
+        """When the next pause ends after which a line may run; infinite without one."""
+        ends = [max(queue.pause.until, self.budget_pause.until) for queue in self.queues if queue.lines]
+        return min([end for end in ends if end > now], default=math.inf)

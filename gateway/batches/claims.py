@@ -64,11 +64,13 @@ class ClaimState(msgspec.Struct, frozen=True):
 
 class WorkerView(msgspec.Struct, frozen=True):
     """What a worker reads at each poll: the database's clock (microseconds UTC), its claims, and claimable batches,
-    those with the earliest deadline first, each with the epoch of its lease."""
+    those with the earliest deadline first, each with the epoch of its lease. `has_ended_rows`: lines of a batch that
+    has ended have rows."""
 
     now: int
     states: dict[str, ClaimState]
     claimable: list[tuple[str, int]]
+    has_ended_rows: bool
 
 
 class AssemblyPlan(msgspec.Struct, frozen=True):
@@ -104,7 +106,8 @@ def worker_view(connection: sa.Connection, claimed: Sequence[str]) -> WorkerView
         for row in rows
         if row.renewed_at is None or not is_live(row.renewed_at, row.expires_at, now)
     ]
-    return WorkerView(now, states, claimable)
+    ended = sa.select(output_leases.c.batch_id).select_from(owned).where(batches.c.ended_at.is_not(None)).limit(1)
+    return WorkerView(now, states, claimable, connection.execute(ended).one_or_none() is not None)
 
 
 def claim_batch(connection: sa.Connection, batch_id: str, gateway_id: str, epoch: int) -> tuple[BatchRow, int] | None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ from gateway.stored.texts import TextUnreadable
 POLL_S = 1.0
 CALLER_S = 10.0  # between two readings of the key of a batch
 BATCHES_MAX = 64  # that one gateway process has claimed
+BODY_BYTES_MAX = 64 * 1024 * 1024  # of the lines that run, unless one alone has more
+DELETED_GROUPS_MAX = 50  # of rows of ended batches, at each poll
 LINES_READ_AT_ONCE = 256
 LINES_WAITING_MIN = 128  # fewer waiting lines of a queue: more are read
 ATTEMPTS_MAX = 8  # of a line that an engine begins and does not end, or that fails with 500
@@ -74,6 +77,7 @@ class BatchWorker:
         self._policies: dict[str, OnBudget] = {}  # by tenant, as last read
         self._batch_tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, int] = {}  # lines by tenant
+        self._body_bytes = 0  # of these lines
         self._wake = asyncio.Event()  # a line ended, or may run now
         self._poll_now = asyncio.Event()
 
@@ -94,7 +98,6 @@ class BatchWorker:
             while not dispatching.done():
                 try:
                     await self._poll()
-                    await self._delete_ended_rows()
                 except DatabaseUnavailable as error:
                     _log.warning("batches.database_unavailable", extra={"fields": {"reason": str(error)}})
                 with contextlib.suppress(TimeoutError):
@@ -109,9 +112,10 @@ class BatchWorker:
             await asyncio.gather(dispatching, *tasks, return_exceptions=True)
 
     async def _delete_ended_rows(self) -> None:
-        """Delete rows of lines of ended batches, a group at each poll while lines run. Raises DatabaseUnavailable."""
-        while await self._database.write_in_background(claims.delete_ended_rows) and not self._running:
-            pass
+        """Delete rows of lines of ended batches, some groups at each poll. Raises DatabaseUnavailable."""
+        for _ in range(DELETED_GROUPS_MAX):
+            if not await self._database.write_in_background(claims.delete_ended_rows):
+                return
 
     # ---- claims
 
@@ -131,6 +135,8 @@ class BatchWorker:
                 await self._read_caller(batch)
         self.pace.adjust(self.outstanding)
         self._wake.set()
+        if view.has_ended_rows:
+            await self._delete_ended_rows()
 
     def _follow(self, batch: ClaimedBatch, view: WorkerView) -> None:
         state = view.states.get(batch.id)
@@ -256,12 +262,17 @@ class BatchWorker:
             self._wake.clear()
             while self.outstanding < self.pace.limit and (chosen := self._choose(loop.time())) is not None:
                 batch, queue = chosen
+                if self._running and self._body_bytes + queue.lines[0].length > BODY_BYTES_MAX:
+                    break
                 self._begin_line(batch, queue, queue.lines.popleft())
                 await asyncio.sleep(0)  # a line's work before its first wait: other requests have their turn
-            wait_s = min([batch.wakes_at() for batch in self._claimed.values()], default=POLL_S) - loop.time()
-            timer = loop.call_later(max(0.0, min(wait_s, POLL_S)), self._wake.set)
-            await self._wake.wait()
-            timer.cancel()
+            now = loop.time()
+            wakes_at = min([batch.wakes_at(now) for batch in self._claimed.values()], default=math.inf)
+            timer = loop.call_at(min(wakes_at, now + POLL_S), self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
 
     def _choose(self, now: float) -> tuple[ClaimedBatch, TargetQueue] | None:
         """The batch whose line runs next, and the queue of the line."""
@@ -280,6 +291,7 @@ class BatchWorker:
 
     def _begin_line(self, batch: ClaimedBatch, queue: TargetQueue, line: LineTask) -> None:
         self._running[batch.tenant_id] = self._running.get(batch.tenant_id, 0) + 1
+        self._body_bytes += line.length
         batch.running[line.line] = None
         task = asyncio.create_task(self._run_line(batch, queue, line))
         batch.tasks.add(task)
@@ -288,6 +300,7 @@ class BatchWorker:
     def _end_line(self, batch: ClaimedBatch, line: LineTask, task: asyncio.Task[None]) -> None:
         batch.tasks.discard(task)
         batch.running.pop(line.line, None)
+        self._body_bytes -= line.length
         left = self._running[batch.tenant_id] - 1
         if left:
             self._running[batch.tenant_id] = left

@@ -38,6 +38,9 @@ TOML = sections(
 [[aliases]]
 name = "split"
 models = [{{model = "{MODEL}"}}]
+
+[batches]
+outstanding_max = 8
 """
 )
 
@@ -258,7 +261,7 @@ def test_an_alias_stands_for_what_it_did_at_validation(stack: Stack, client: Bat
 
 
 def test_lines_of_a_model_that_was_removed_are_refused(stack: Stack, client: BatchClient) -> None:
-    lines = [chat_line(number, max_tokens=SLOW) for number in range(1, 151)]
+    lines = [chat_line(number, max_tokens=SLOW) for number in range(1, 41)]
     batch_id = client.create(lines)
     client.until(batch_id, completed=1)
 
@@ -280,7 +283,7 @@ def test_lines_of_a_model_that_was_removed_are_refused(stack: Stack, client: Bat
     refused = client.errors(batch).values()
     assert {line["response"]["status_code"] for line in refused} == {404}
     assert {line["response"]["body"]["error"]["code"] for line in refused} == {"model_not_found"}
-    check_parts(client, batch, 150)
+    check_parts(client, batch, 40)
 
 
 # ---- the rows
