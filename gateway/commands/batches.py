@@ -32,7 +32,6 @@ from gateway.commands.console import (
     yes_option,
 )
 from gateway.commands.database import read, write
-from gateway.commands.names import names_of
 from gateway.views.batches import (
     BatchStatus,
     BatchView,
@@ -42,6 +41,7 @@ from gateway.views.batches import (
     list_batch_rows,
     list_tenant_files,
 )
+from gateway.views.names import names_of
 
 BATCH_COLUMNS = (
     *("created_at", "tenant", "status", "endpoint", "lines", "succeeded", "failed", "lines_per_s", "expected_end_at"),
