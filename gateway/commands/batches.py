@@ -235,7 +235,7 @@ def show_file_command(console: Console, file_id: str, as_json: bool) -> None:
 @json_option
 @pass_console
 def delete_file_command(console: Console, file_id: str, yes: bool, as_json: bool) -> None:
-    """Delete a file. A batch that reads it goes on."""
+    """Delete a file. A batch that uses the file is not affected."""
     administration = console.administration
     if not yes:
         ask(f"Delete {file_id}?")

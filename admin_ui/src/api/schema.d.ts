@@ -1638,7 +1638,7 @@ export interface paths {
         post?: never;
         /**
          * DeleteFile
-         * @description Delete a file. A batch that reads it goes on.
+         * @description Delete a file. A batch that uses the file is not affected.
          */
         delete: operations["V1AdminFilesFileIdDeleteFile"];
         options?: never;

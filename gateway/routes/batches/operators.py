@@ -115,7 +115,7 @@ class FileController(Controller):
 
     @delete("/{file_id:str}", opt={"route": f"{FILES}/{{file_id}}"})
     async def delete_file(self, services: Services, administration: Administration, file_id: str) -> None:
-        """Delete a file. A batch that reads it goes on."""
+        """Delete a file. A batch that uses the file is not affected."""
         await services.database.administer(lambda c: administration.files.delete(c, file_id))
 
     @get("/{file_id:str}/content", opt={"route": f"{FILES}/{{file_id}}/content"})
