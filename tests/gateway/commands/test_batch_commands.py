@@ -52,6 +52,7 @@ def test_a_client_submits_a_file_and_waits_for_its_outputs(stack: Stack, laneway
         *("CREATED_AT", "TENANT", "STATUS"),
     ]
     assert "cost " in laneway.text("batches", "show", batch["id"])
+    assert {row["batch_id"] for row in laneway.json("requests", "--batch", batch["id"])} == {batch["id"]}
     assert laneway.refusal("batches", "cancel", batch["id"], "--yes").endswith("its lines have ended")
     assert laneway.refusal("batches", "show", "batch_none") == "there is no batch 'batch_none'"
 
