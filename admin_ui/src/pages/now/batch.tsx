@@ -146,9 +146,9 @@ function Details({ batch }: { batch: Batch }) {
             ["API", batch.dialect === "anthropic" ? "Anthropic's Message Batches" : "OpenAI's Batches"],
             ["Completion window", batch.completion_window],
             ["Created", <Time at={batch.created_at} absolute />],
-            ["First line began", <Time at={batch.in_progress_at} absolute />],
-            ["Cancelled", <Time at={batch.cancelling_at} absolute />],
-            ["Ended", <Time at={batch.ended_at} absolute />],
+            ["First line began", <Moment at={batch.in_progress_at} />],
+            ["Cancelled", <Moment at={batch.cancelling_at} />],
+            ["Ended", <Moment at={batch.ended_at} />],
             ["Input file", <FileOf batch={batch} id={batch.input_file_id} name="input" />],
             ["Output file", <FileOf batch={batch} id={batch.output_file_id} name="output" />],
             ["Error file", <FileOf batch={batch} id={batch.error_file_id} name="errors" />],
@@ -158,6 +158,10 @@ function Details({ batch }: { batch: Batch }) {
       </Section>
     </>
   );
+}
+
+function Moment({ at }: { at: number | null }) {
+  return at === null ? <>–</> : <Time at={at} absolute />;
 }
 
 function FileOf({ batch, id, name }: { batch: Batch; id: string | null; name: string }) {
