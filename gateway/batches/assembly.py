@@ -95,7 +95,7 @@ class Assembler:
         )
 
     async def _error_lines(self, batch: ClaimedBatch, key: TextKey, plan: AssemblyPlan) -> AsyncIterator[bytes]:
-        """The errors of lines that failed, then those of lines that did not run."""
+        """The errors of lines that failed, then the errors of lines that did not run."""
         async for part in self._outputs(batch, key, errors=True):
             yield part
         after = 0

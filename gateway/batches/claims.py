@@ -63,8 +63,8 @@ class ClaimState(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """What a worker reads at each poll: the database's clock (microseconds UTC), its claims, and claimable batches,
-    those with the earliest deadline first, each with the epoch of its lease. `has_ended_rows`: lines of a batch that
+    """What a worker reads at each poll: the database's clock (microseconds UTC), its claims, and claimable batches by
+    their deadline, each with the epoch of its lease. `has_ended_rows`: lines of a batch that
     has ended have rows."""
 
     now: int
@@ -222,7 +222,7 @@ def note_attempt(connection: sa.Connection, batch_id: str, epoch: int, line: int
 
 
 def decide_end(connection: sa.Connection, batch_id: str, epoch: int, code: str, message: str, *, listed: bool) -> None:
-    """Record why the remaining lines do not run. `listed`: the batch lists it, since its client did not ask for it."""
+    """Record why the remaining lines do not run. `listed`: the batch lists it, since its client did not cause it."""
     lock_lease(connection, batch_id, epoch)
     values: dict[str, Any] = {"end_code": code, "end_message": message}
     if listed:

@@ -62,8 +62,8 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks for. `window_hours`: from 1 to 24. `idempotency`: the Idempotency-Key and the fingerprint of
-    the body."""
+    """The batch that a client requests. `window_hours`: from 1 to 24. `idempotency`: the Idempotency-Key and the
+    fingerprint of the body."""
 
     tenant_id: str
     key_id: str
