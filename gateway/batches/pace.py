@@ -1,7 +1,7 @@
 """How many lines one gateway process runs at once: as many as the engines take without a queue at the batch tier.
 
-Each engine says once a second how many requests wait there in each tier. While few wait, more lines run; while many
-wait, fewer do. So lines use the capacity that other requests leave, whatever it is, and several gateways share it.
+Each engine reports once a second how many requests wait there in each tier. While no line waits, more lines run; while
+many wait, fewer do. So lines use the capacity that other requests leave, whatever it is, and several gateways share it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable
 from engine.protocol.frames import Heartbeat
 
 START = 8  # lines at once, before the first heartbeat says more
-GROWTH = 1.5  # at each heartbeat, while all lines run and none waits
-QUEUED_MAX = 4  # waiting requests of the tier at each engine, beside which lines may be added
+GROWTH = 1.5  # at each heartbeat, until lines wait for the first time, and after FREE_BEATS heartbeats without a queue
+SLOW_GROWTH = 1.0625  # at other heartbeats: larger steps would let the queue oscillate
+FREE_BEATS = 3
+# Lines of the tier that may wait at an engine: a place that a line leaves is taken by one of them at once, not after
+# the next line's hold. The first number, and one line for each QUEUED_PART running requests.
+QUEUED_MIN, QUEUED_PART = 4, 16
 
 
 class LinePace:
@@ -26,6 +30,7 @@ class LinePace:
         self._seen: list[Heartbeat] = []
         self._limit = min(START, outstanding_max)
         self._engines = 0
+        self._free_beats = FREE_BEATS  # heartbeats without a queue, one after another
 
     @property
     def limit(self) -> int:
@@ -41,11 +46,13 @@ class LinePace:
             return
         self._seen = beats
         queued = sum(beat.load.queued.get(self._tier, 0) for beat in beats if beat.load is not None)
-        allowed = QUEUED_MAX * len(beats)
+        allowed = sum(QUEUED_MIN + beat.running // QUEUED_PART for beat in beats)
+        self._free_beats = 0 if queued else self._free_beats + 1
         if queued > allowed:
             self._limit = max(1, min(self._limit, outstanding) - (queued - allowed))
-        elif outstanding >= self._limit:
-            self._limit = min(self._outstanding_max, int(self._limit * GROWTH) + 1)
+        elif not queued and outstanding >= self._limit:
+            growth = GROWTH if self._free_beats > FREE_BEATS else SLOW_GROWTH
+            self._limit = min(self._outstanding_max, int(self._limit * growth) + 1)
 
     def note_full(self) -> None:
         """An engine refused a line, as the tier's queue is full."""

@@ -32,6 +32,9 @@ from gateway.files.backends import ContentStoreFailed
 from gateway.stored.texts import TextUnreadable
 
 POLL_S = 1.0
+# Between the beginnings of two lines of one gateway process: lines that begin together also end together, and the work
+# of many ends at once would delay the first tokens of other requests.
+BEGIN_EVERY_S = 0.004
 CALLER_S = 10.0  # between two readings of the key of a batch
 BATCHES_MAX = 64  # that one gateway process has claimed
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of the lines that run, unless one alone has more
@@ -265,7 +268,7 @@ class BatchWorker:
                 if self._running and self._body_bytes + queue.lines[0].length > BODY_BYTES_MAX:
                     break
                 self._begin_line(batch, queue, queue.lines.popleft())
-                await asyncio.sleep(0)  # a line's work before its first wait: other requests have their turn
+                await asyncio.sleep(BEGIN_EVERY_S)
             now = loop.time()
             wakes_at = min([batch.wakes_at(now) for batch in self._claimed.values()], default=math.inf)
             timer = loop.call_at(min(wakes_at, now + POLL_S), self._wake.set)

@@ -55,6 +55,7 @@ LEFT_OUT = frozenset(
         *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),
         *(
             "sla_cursor",
+            "day_cursor",
             "engine_ledger",
             "engine_readings",
             "engine_counts",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from engine.protocol.frames import EngineLoad, Heartbeat
-from gateway.batches.pace import QUEUED_MAX, START, LinePace
+from gateway.batches.pace import FREE_BEATS, QUEUED_MIN, QUEUED_PART, START, LinePace
 
 
-def beat(queued: int, tier: str = "batch") -> Heartbeat:
-    return Heartbeat(step=1, busy=True, running=1, waiting=queued, load=EngineLoad(waits={}, queued={tier: queued}))
+def beat(queued: int, tier: str = "batch", running: int = 1) -> Heartbeat:
+    load = EngineLoad(waits={}, queued={tier: queued})
+    return Heartbeat(step=1, busy=True, running=running, waiting=queued, load=load)
 
 
 class Engines:
@@ -38,17 +39,39 @@ def test_lines_are_added_until_some_wait() -> None:
     pace = engines.pace(outstanding_max=100)
     limits = []
     for _ in range(12):
-        engines.beats = [beat(0), beat(QUEUED_MAX)]
+        engines.beats = [beat(0), beat(0)]
         pace.adjust(pace.limit or START)
         limits.append(pace.limit)
     assert limits == sorted(limits)
     assert limits[-1] == 100
-    engines.beats = [beat(2 * QUEUED_MAX), beat(2 * QUEUED_MAX)]
+    engines.beats = [beat(QUEUED_MIN), beat(QUEUED_MIN)]
     pace.adjust(100)
-    assert pace.limit == 100 - 2 * QUEUED_MAX
+    assert pace.limit == 100, "a short queue is right"
+    engines.beats = [beat(2 * QUEUED_MIN), beat(2 * QUEUED_MIN)]
+    pace.adjust(100)
+    assert pace.limit == 100 - 2 * QUEUED_MIN
+    engines.beats = [beat(2 * QUEUED_MIN, running=QUEUED_MIN * QUEUED_PART), beat(0)]
+    pace.adjust(pace.limit)
+    assert pace.limit == 100 - 2 * QUEUED_MIN, "an engine with more running requests may have a longer queue"
     engines.beats = [beat(10_000)]
     pace.adjust(100)
     assert pace.limit == 1, "one line at least, so that a free engine is noticed"
+
+
+def test_growth_is_slow_once_lines_have_waited() -> None:
+    engines = Engines()
+    pace = engines.pace()
+    engines.beats = [None]
+    pace.adjust(0)
+    engines.beats = [beat(1)]
+    pace.adjust(START)
+    limits = []
+    for _ in range(FREE_BEATS + 1):
+        engines.beats = [beat(0)]
+        pace.adjust(pace.limit)
+        limits.append(pace.limit)
+    assert limits[:-1] == [START + 1 + number for number in range(FREE_BEATS)]
+    assert limits[-1] > limits[-2] + 4, "the engine stays free: the limit grows fast again"
 
 
 def test_one_heartbeat_changes_the_limit_once() -> None:
