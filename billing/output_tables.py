@@ -29,6 +29,7 @@ line_outputs = sa.Table(
     sa.Column("sealed", sa.LargeBinary, nullable=False),  # encrypted, see gateway.batches.sealing
     sa.Column("is_error", sa.Boolean, nullable=False),  # it belongs in the error file
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("code", sa.String(64)),  # of the error; null: none
 )
-# With it, the lines of a batch are counted without their outputs.
-sa.Index("ix_line_outputs_is_error", line_outputs.c.batch_id, line_outputs.c.is_error)
+# With it, the lines of a batch are counted without their outputs, also the lines of the last minute.
+sa.Index("ix_line_outputs_is_error", line_outputs.c.batch_id, line_outputs.c.is_error, line_outputs.c.created_at)

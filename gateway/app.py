@@ -15,6 +15,14 @@ from gateway.http.exchange import Front
 from gateway.http.head_requests import HeadRequests
 from gateway.routes.batches.batches import cancel_batch, create_batch, get_batch, list_batches
 from gateway.routes.batches.files import delete_file, get_file, get_file_content, list_files, upload_file
+from gateway.routes.batches.message_batches import (
+    cancel_message_batch,
+    create_message_batch,
+    delete_message_batch,
+    get_message_batch,
+    get_message_batch_results,
+    list_message_batches,
+)
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
 from gateway.routes.console import console
@@ -76,6 +84,12 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     list_batches,
     get_batch,
     cancel_batch,
+    create_message_batch,
+    list_message_batches,
+    get_message_batch,
+    cancel_message_batch,
+    delete_message_batch,
+    get_message_batch_results,
     list_models,
     get_model,
     own_usage,

@@ -1,4 +1,4 @@
-"""Tables of batches: the batches of all tenants, and the lines of the batches that have not ended.
+"""Tables of batches: the batches of all tenants, the lines of those that have not ended, and deliveries to webhooks.
 
 Part of `gateway.tables`, with the same conventions. The leases of workers and the outputs of lines are the ledger's
 (`billing.output_tables`).
@@ -36,6 +36,7 @@ batches = sa.Table(
     sa.Column("lines", sa.BigInteger, nullable=False),  # validated so far; once validated, all
     sa.Column("succeeded", sa.BigInteger),  # lines in the output file; null: it has not ended
     sa.Column("failed", sa.BigInteger),  # lines in the error file
+    sa.Column("unrun", sa.BigInteger),  # of these, the lines without an output when the batch ended
     sa.Column("enqueued_tokens", sa.BigInteger, nullable=False),  # as estimated from the bytes of the bodies
     # Once it has ended: the tokens that its lines are billed, and their cost.
     sa.Column("prompt_tokens", sa.BigInteger),
@@ -48,6 +49,8 @@ batches = sa.Table(
     sa.Column("end_message", sa.String(500)),
     sa.Column("idempotency_key", sa.String(255)),  # null: none, or older than batches.rows.IDEMPOTENCY_S
     sa.Column("fingerprint", sa.String(64)),  # SHA-256 of the creating request's body, hex
+    sa.Column("deleted_at", sa.BigInteger),  # hidden from the tenant; null: not deleted
+    sa.Column("error_counts", sa.JSON(none_as_null=True)),  # lines of the error file by code; null: it has not ended
     sa.CheckConstraint(
         "status IN ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', 'cancelling', "
         "'cancelled')",
@@ -79,3 +82,23 @@ batch_lines = sa.Table(
     sa.Column("attempts", sa.BigInteger, nullable=False),  # that an engine began and that failed
 )
 sa.Index("uq_batch_lines_position", batch_lines.c.batch_id, batch_lines.c.position, unique=True)
+
+# The outbox of batches that have ended, as billing.tables.alert_deliveries is of alerts.
+batch_deliveries = sa.Table(
+    "batch_deliveries",
+    metadata,
+    sa.Column("batch_id", sa.ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", sa.BigInteger),  # while pending
+    sa.Column("delivered_at", sa.BigInteger),
+    sa.Column("last_error", sa.String(200)),
+    sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+)
+sa.Index(
+    "ix_batch_deliveries_pending",
+    batch_deliveries.c.next_attempt_at,
+    sqlite_where=batch_deliveries.c.state == "pending",
+    postgresql_where=batch_deliveries.c.state == "pending",
+)

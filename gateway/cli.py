@@ -15,6 +15,7 @@ from gateway.commands.alerts import audit_group, webhooks_group
 from gateway.commands.aliases import aliases_group
 from gateway.commands.apply import apply_command
 from gateway.commands.backup import backup_command, restore_command
+from gateway.commands.batches import batches_group, files_group
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
@@ -84,6 +85,8 @@ for command in (
     models_group,
     adapters_group,
     aliases_group,
+    batches_group,
+    files_group,
     audit_group,
     config_group,
     secret_group,

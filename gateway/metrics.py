@@ -112,6 +112,38 @@ class Metrics:
             "laneway_webhook_attempts", "Attempts to tell a webhook of an alert", ["outcome"], registry=registry
         )
 
+    def _build_batches(self, registry: CollectorRegistry) -> None:
+        """Batches, of this process and of all."""
+        self.batch_lines_running = Gauge(
+            "laneway_batch_lines_running", "Lines of batches that this process runs", registry=registry
+        )
+        self.batch_lines_limit = Gauge(
+            "laneway_batch_lines_limit",
+            "Lines that this process may run now, by the engines' queues",
+            registry=registry,
+        )
+        self.batch_lines_ended = Counter(
+            "laneway_batch_lines_ended", "Lines whose output this process recorded", ["outcome"], registry=registry
+        )
+        self.batches = Gauge(
+            "laneway_batches",
+            "Batches that have not ended, counted by one process of a host",
+            ["status"],
+            registry=registry,
+        )
+        self.batch_lines_waiting = Gauge(
+            "laneway_batch_lines_waiting", "Lines of all these batches without an output", registry=registry
+        )
+        self.batch_age = Gauge("laneway_batch_age_seconds", "Age of the oldest of these batches", registry=registry)
+        self.batches_late = Gauge(
+            "laneway_batches_late", "Of these, batches that are expected to end after their deadline", registry=registry
+        )
+        self.batch_stalled = Gauge(
+            "laneway_batch_stalled_seconds",
+            "The longest time for which no line of a running batch has ended",
+            registry=registry,
+        )
+
     def _build_resources(self, registry: CollectorRegistry) -> None:
         """Shared limits, connections, uploads and models."""
         self.limits_shared = Gauge(
@@ -131,6 +163,7 @@ class Metrics:
             "laneway_files", "Files of all tenants, counted every files.upkeep_s by each gateway", registry=registry
         )
         self.file_bytes_stored = Gauge("laneway_file_bytes", "Bytes of all files before encryption", registry=registry)
+        self._build_batches(registry)
         self.fleet_engines = Gauge(
             "laneway_fleet_engines", "Engines of this gateway's roster", ["state"], registry=registry
         )

@@ -36,6 +36,7 @@ from gateway.answers.recording import Recordings
 from gateway.answers.responses_shape import usage_of_checkpoint
 from gateway.batches.batches import Batches
 from gateway.batches.build import build_worker
+from gateway.batches.inline_batches import InlineBatches
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
@@ -74,6 +75,7 @@ from gateway.stored.quotas import ResponseQuotas
 from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.telemetry.tracing import Tracing
+from gateway.upkeep.batch_gauges import measure_batches, measure_worker
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.connectors import ConnectorPusher
 from gateway.upkeep.error_recorder import ErrorRecorder
@@ -246,8 +248,11 @@ class Services:
         self.batch_worker = build_worker(
             config, database, self.gateway_id, callers=self.callers, files=self.files, router=self.router,
             generator=self.generator, limiter=self.limiter, tiers=self.tiers, fleet=self.engine,
+            metrics=self.metrics,
         )  # fmt: skip
         self.batches = Batches(database, config.batches, self.batch_worker.notice_batch)
+        measure_worker(self.metrics, self.batch_worker)
+        self.inline_batches = InlineBatches(config, database, self.files, self.router, self.batch_worker.notice_batch)
         self.auditor = Auditor(database, self.gateway_id, lease_s=config.lease.length_s)
         self.bookkeeper = Bookkeeper(database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.deliverer = Deliverer(database, self.metrics, config.webhooks, self.secrets)
@@ -339,6 +344,7 @@ class Services:
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
             "batches": self.batch_worker.run(),
+            "batch-gauges": measure_batches(self.database, self.metrics, counts=self.worker_index.number == 0),
             "files": self.files.run(self.config.files.upkeep_s),
             "replays": self.replays.run(every.delete_replays_s),
             "traces": self.tracing.run(),

@@ -1,5 +1,5 @@
-"""Webhooks: addresses to which events are delivered: alerts of budgets, and operators' problems. Every write bumps the
-revision. This module opens no connection."""
+"""Webhooks: addresses to which events are delivered: alerts of budgets, ends of batches, and operators' problems. Every
+write bumps the revision. This module opens no connection."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TENANT_WEBHOOKS_MAX = 10
 URL_CHARS_MAX = 2048
 SECRET_PREFIX = "whsec_"
 # The kinds of events, and the forms of a body.
-BUDGETS, PROBLEMS = "budgets", "problems"
-EVENTS = (BUDGETS, PROBLEMS)
+BUDGETS, PROBLEMS, BATCHES = "budgets", "problems", "batches"
+EVENTS = (BUDGETS, PROBLEMS, BATCHES)
 PAGERDUTY = "pagerduty"
 FORMATS = ("laneway", "slack", PAGERDUTY)
 
@@ -163,8 +163,12 @@ def check_kinds(format_: str, events: Sequence[str], tenant_id: str | None) -> N
     if unknown or not events:
         found = "an empty list" if not events else repr(unknown[0][:50])
         raise InvalidValue(f"a webhook's events are some of {', '.join(EVENTS)}, not {found}", "events")
+    if format_ == PAGERDUTY and BATCHES in events:
+        raise InvalidValue(f"a webhook of the format {PAGERDUTY} receives no {BATCHES}: they are no incident", "events")
     if tenant_id is not None and PROBLEMS in events:
-        raise InvalidValue(f"a tenant's webhook receives {BUDGETS} alone: {PROBLEMS} are the operator's", "events")
+        raise InvalidValue(
+            f"a tenant's webhook receives {BUDGETS} and {BATCHES}: {PROBLEMS} are the operator's", "events"
+        )
 
 
 def check_url(url: str) -> None:

@@ -45,9 +45,10 @@ MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs. `endings`: only requests with one of these endings; `other_endings`:
-    only ended requests with none of these endings. `min_ttft_s`: only settled requests whose first token arrived at the
-    gateway after at least this time. Such a search reads every request of the interval, so `start` should bound it."""
+    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `endings`: only requests with
+    one of these endings; `other_endings`: only ended requests with none of these endings. `min_ttft_s`: only settled
+    requests whose first token arrived at the gateway after at least this time. Such a search reads every request of the
+    interval, so `start` should bound it."""
 
     status: Status | None = None
     ending: str | None = None
@@ -60,6 +61,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    batch_id: str | None = None
     start: int | None = None
     end: int | None = None
     min_ttft_s: float | None = None
@@ -159,7 +161,8 @@ def page(
     """A page, and the cursor of the next page; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
-    if which.min_ttft_s is not None:
+    # The holds name no batch, and have no first token.
+    if which.min_ttft_s is not None or which.batch_id is not None:
         if which.status not in (None, "settled"):
             return [], None
         which = msgspec.structs.replace(which, status="settled")
@@ -233,7 +236,7 @@ def _settled(
         query = query.where(moment <= after.at, place)
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
     # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
-    narrow = which.key_id is None and bool(set(which.names()) - {"tenant_id"})
+    narrow = which.key_id is None and which.batch_id is None and bool(set(which.names()) - {"tenant_id"})
     if which.by_ending or which.request_id is not None or which.min_ttft_s is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)
@@ -269,7 +272,7 @@ def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCurso
 
 def _conditions(which: RequestFilter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
     values = which.names() | {
-        name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
+        name: value for name in ("request_id", "ending", "batch_id") if (value := getattr(which, name)) is not None
     }
     found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in values.items()]
     if which.endings is not None:

@@ -41,13 +41,15 @@ USAGE_COLUMNS = (
     "finished_at",
     "tag_set_id",
     "operation",
+    "batch_id",
 )
 TAG_SET_AT = USAGE_COLUMNS.index("tag_set_id")
 
 
 class UsageData(msgspec.Struct):
     """`data` of a settled request. `cost`: exact units of `currency`. `tags`: the key's; absent without tags.
-    `operation`: "embedding" if a vector was made of the prompt; absent for text."""
+    `operation`: "embedding" if a vector was made of the prompt; absent for text. `batch_id`: of a line of a batch;
+    absent for other requests."""
 
     sequence: int
     tenant_id: str
@@ -66,6 +68,7 @@ class UsageData(msgspec.Struct):
     started_at: str
     tags: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     operation: str | msgspec.UnsetType = msgspec.UNSET
+    batch_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CorrectionData(msgspec.Struct):
@@ -130,9 +133,11 @@ class EventWriter:
         pieces: list[str] = []
         for (
             sequence, request_id, tenant, project, key, model, adapter, tier, version, currency,
-            prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id, operation,
+            prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id, operation, batch_id,
         ) in rows:  # fmt: skip
-            named = (tenant, project, key, model, adapter, tier, version, currency, ending, operation, tag_set_id)
+            named = (
+                tenant, project, key, model, adapter, tier, version, currency, ending, operation, batch_id, tag_set_id,
+            )  # fmt: skip
             group = groups.get(named)
             if group is None:
                 if len(groups) >= GROUPS_MAX:
@@ -159,6 +164,7 @@ def _rendered(
     currency: str,
     ending: str,
     operation: Operation,
+    batch_id: str | None,
     tags: Mapping[str, str] | None,
 ) -> tuple[str, str, str, str]:
     """The parts of a line between a request's own values, in the order of UsageEvent's and UsageData's fields."""
@@ -177,6 +183,7 @@ def _rendered(
     )
     marked = f',"tags":{_ENCODER.encode(tags).decode()}' if tags else ""
     marked += "" if operation == "text" else f",{fields(operation=operation)}"
+    marked += "" if batch_id is None else f",{fields(batch_id=batch_id)}"
     return (
         f',{fields(source=f"/tenants/{tenant_id}", type=SETTLED)},"time":"',
         f',{named},"prompt_tokens":',

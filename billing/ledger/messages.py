@@ -102,13 +102,15 @@ ASKED_CHARS_MAX = 128
 
 class LineOutput(msgspec.Struct, frozen=True):
     """The output of one line of a batch, encrypted. `epoch`: of the worker's lease under which the line ran; if the
-    lease has another epoch by then, the output is not recorded. `is_error`: it belongs in the error file."""
+    lease has another epoch by then, the output is not recorded. `is_error`: it belongs in the error file. `code`: of
+    the error."""
 
     batch_id: str
     line: int
     epoch: int
     sealed: bytes
     is_error: bool = False
+    code: str | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):

@@ -59,7 +59,7 @@ class OutputFence:
     def add_output(self, request_id: str, output: LineOutput, now: int) -> None:
         """Record it; `now` in microseconds UTC."""
         self._recorded.add((output.batch_id, output.line))
-        self._rows.append((output.batch_id, output.line, request_id, output.sealed, output.is_error, now))
+        self._rows.append((output.batch_id, output.line, request_id, output.sealed, output.is_error, now, output.code))
 
     def write(self, connection: sa.Connection) -> None:
         _INSERT_OUTPUTS.run(connection, self._rows)

@@ -18,6 +18,7 @@ Area = Literal[
     "adapters",
     "billing",  # periods, invoices, corrections, reconciling
     "exports",
+    "batches",  # and their files
     "usage",
     "requests",
     "engine",
@@ -30,10 +31,13 @@ AREAS: tuple[Area, ...] = get_args(Area)
 TENANT_ADMIN: Role = "tenant_admin"
 
 _OF_A_TENANT: frozenset[Area] = frozenset(
-    ("people", "keys", "money", "limits", "adapters", "exports", "alerts", "billing", "usage", "requests", "audit")
+    (
+        *("people", "keys", "money", "limits", "adapters", "exports", "batches", "alerts"),
+        *("billing", "usage", "requests", "audit"),
+    )
 )
-# A tenant_admin writes projects, keys, adapters, exports and webhooks of its tenant, and budgets and limits of the
-# tenant's projects and keys. The budgets and limits of the tenant itself are the operator's to set.
+# A tenant_admin writes projects, keys, adapters, exports, batches and webhooks of its tenant, and budgets and limits of
+# the tenant's projects and keys. The budgets and limits of the tenant itself are the operator's to set.
 _READS: dict[Role, frozenset[Area]] = {
     "owner": frozenset(AREAS),
     "operator": frozenset(AREAS),
@@ -45,7 +49,7 @@ _WRITES: dict[Role, frozenset[Area]] = {
     "owner": frozenset(AREAS),
     "operator": frozenset(AREAS) - {"prices", "billing"},
     "finance": frozenset(("money", "prices", "billing", "exports")),
-    "tenant_admin": frozenset(("people", "keys", "money", "limits", "adapters", "exports", "alerts")),
+    "tenant_admin": frozenset(("people", "keys", "money", "limits", "adapters", "exports", "batches", "alerts")),
     "read_only": frozenset(),
 }
 

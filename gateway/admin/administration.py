@@ -14,7 +14,8 @@ from gateway.admin.budgets import BudgetWrites
 from gateway.admin.corrections import CorrectionWrites
 from gateway.admin.documents import DocumentWrites
 from gateway.admin.engines import EngineWrites
-from gateway.admin.exports import ExportWrites
+from gateway.admin.jobs.batches import BatchWrites, FileWrites
+from gateway.admin.jobs.exports import ExportWrites
 from gateway.admin.keys import KeyWrites
 from gateway.admin.limits import LimitWrites
 from gateway.admin.models import ModelWrites
@@ -40,6 +41,8 @@ class Administration:
         self.budgets = BudgetWrites(writes)
         self.webhooks = WebhookWrites(writes)
         self.exports = ExportWrites(writes)
+        self.batches = BatchWrites(writes)
+        self.files = FileWrites(writes)
         self.periods = PeriodWrites(writes)
         self.corrections = CorrectionWrites(writes)
         self.documents = DocumentWrites(writes)

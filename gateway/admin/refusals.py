@@ -15,6 +15,10 @@ class NotPermitted(BillingRefused):
     """The actor's role, or its tenant, does not permit this write."""
 
 
+class BatchEnded(BillingRefused):
+    """The lines of the batch have ended, so that it cannot be cancelled."""
+
+
 class ActorKeyEnded(BillingRefused):
     """The actor's key was revoked, or expired, after its request was authorised."""
 

@@ -35,12 +35,13 @@ class Batches:
         return None if row is None else await self._with_progress(row)
 
     async def list_batches(
-        self, tenant_id: str, dialect: str, after: str | None, limit: int
+        self, tenant_id: str, dialect: str, after: str | None, limit: int, *, newer: bool = False
     ) -> list[BatchProgress] | None:
-        """The newest first. None: `after` is no batch of the tenant. Raises DatabaseUnavailable."""
+        """The newest first; `newer` as in `rows.list_batches`. None: `after` is no batch of the tenant. Raises
+        DatabaseUnavailable."""
 
         def read(connection: sa.Connection) -> list[BatchProgress] | None:
-            found = rows.list_batches(connection, tenant_id, dialect, after, limit)
+            found = rows.list_batches(connection, tenant_id, dialect, after, limit, newer=newer)
             return None if found is None else rows.progress_of(connection, found)
 
         return await self._database.read(read)
@@ -51,6 +52,10 @@ class Batches:
         row = await self._database.write(lambda connection: rows.cancel_batch(connection, tenant_id, batch_id))
         self._notice()
         return None if row is None else await self._with_progress(row)
+
+    async def delete_batch(self, tenant_id: str, batch_id: str) -> bool:
+        """False: unknown, or another tenant's. Raises Conflict for a batch that has not ended; DatabaseUnavailable."""
+        return await self._database.write(lambda connection: rows.delete_batch(connection, tenant_id, batch_id))
 
     async def _with_progress(self, row: BatchRow) -> BatchProgress:
         return (await self._database.read(lambda connection: rows.progress_of(connection, [row])))[0]

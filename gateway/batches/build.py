@@ -18,6 +18,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.generation.generator import Generator
 from gateway.generation.tier_choice import Tiers
 from gateway.limits.limiter import Limiter
+from gateway.metrics import Metrics
 
 
 def build_worker(
@@ -32,6 +33,7 @@ def build_worker(
     limiter: Limiter,
     tiers: Tiers,
     fleet: Fleet,
+    metrics: Metrics,
 ) -> BatchWorker:
     tier, section = config.batches_tier, config.batches
 
@@ -47,4 +49,5 @@ def build_worker(
         Assembler(database, files.contents, files.section.expires_s),
         LinePace(tier, section.outstanding_max, heartbeats),
         on_budget=lambda connection, tenant_id: claims.budget_policy(connection, tenant_id, section.on_budget),
+        note_ended=lambda succeeded: metrics.batch_lines_ended.labels("succeeded" if succeeded else "failed").inc(),
     )

@@ -17,7 +17,17 @@ from billing.ledger.outputs import lock_lease, take_lease
 from billing.output_tables import line_outputs, output_leases
 from billing.tables import leases, tenants
 from gateway.batch_tables import batch_lines, batches
-from gateway.batches.rows import COLUMNS, BatchRow, batch_of, billed_usage, count_outputs
+from gateway.batches.events import insert_deliveries
+from gateway.batches.rows import (
+    COLUMNS,
+    BatchRow,
+    batch_of,
+    billed_usage,
+    count_errors,
+    count_outputs,
+    enqueued_tokens,
+    tokens_exceeded,
+)
 from gateway.batches.validation import BatchError, ValidLine
 from gateway.files.contents import WrittenFile
 from gateway.files.rows import NewFile, end_use, insert_file, lock_quota, new_file_id
@@ -70,6 +80,7 @@ class AssemblyPlan(msgspec.Struct, frozen=True):
     error_file_id: str | None
     succeeded: int
     failed: int
+    unrun: int  # of `failed`
     code: str  # and `message`: the error of each line that did not run
     message: str
     status: str  # of the batch at its end
@@ -159,14 +170,8 @@ def begin_run(
     tokens; then nothing is changed."""
     lock_lease(connection, row.id, epoch)
     lock_quota(connection, key)  # one batch of the tenant at a time
-    own = (batches.c.tenant_id == row.tenant_id, batches.c.ended_at.is_(None), batches.c.id != row.id)
-    enqueued = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(batches.c.enqueued_tokens), 0)).where(*own))
-    if int(enqueued.scalar_one()) + tokens > tokens_max:
-        return BatchError(
-            "token_limit_exceeded",
-            f"With this batch the tenant would have over {tokens_max} enqueued tokens (estimated by the bytes of the "
-            "bodies), the limit (batches.tenant_enqueued_tokens_max). Create it again once other batches have ended.",
-        )
+    if enqueued_tokens(connection, row.tenant_id, beside=row.id) + tokens > tokens_max:
+        return BatchError("token_limit_exceeded", tokens_exceeded(tokens_max))
     values = {"lines": lines, "enqueued_tokens": tokens}
     connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values))
     started = sa.update(batches).where(batches.c.id == row.id, batches.c.status == "validating")
@@ -243,6 +248,7 @@ def plan_assembly(connection: sa.Connection, batch_id: str, epoch: int) -> Assem
         error_file_id=(row.error_file_id or new_file_id()) if failed + unrun else None,
         succeeded=succeeded,
         failed=failed + unrun,
+        unrun=unrun,
         code=row.end_code or EXPIRED_CODE,
         message=row.end_message or EXPIRED_MESSAGE,
         status="cancelled" if is_cancelled else "expired" if unrun else "completed",
@@ -271,7 +277,11 @@ def end_batch(
         raise TextUnreadable("the key of the tenant was deleted")
     for new, content in written:
         insert_file(connection, new, key, content)
-    _end(connection, row, {"status": plan.status}, succeeded=plan.succeeded, failed=plan.failed)
+    counts = count_errors(connection, [row.id])[row.id]
+    if plan.unrun:
+        counts[plan.code] = counts.get(plan.code, 0) + plan.unrun
+    values = {"status": plan.status, "unrun": plan.unrun, "error_counts": counts}
+    _end(connection, row, values, succeeded=plan.succeeded, failed=plan.failed)
 
 
 def end_unreadable(connection: sa.Connection, row: BatchRow, epoch: int) -> None:
@@ -286,8 +296,10 @@ def _end(connection: sa.Connection, row: BatchRow, values: dict[str, Any], *, su
     end_use(connection, row.tenant_id, row.input_file_id)
     names = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
     billed = dict(zip(names, billed_usage(connection, [row.id])[row.id], strict=True))
-    counts = {"succeeded": succeeded, "failed": failed, "ended_at": database_now(connection)}
+    now = database_now(connection)
+    counts = {"succeeded": succeeded, "failed": failed, "ended_at": now}
     connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values | billed | counts))
+    insert_deliveries(connection, row.id, row.tenant_id, now)
     # The lease remains, without a worker, until the rows of the lines are deleted. No output is recorded under it.
     ended = sa.update(output_leases).where(output_leases.c.batch_id == row.id)
     connection.execute(ended.values(gateway_id="", epoch=output_leases.c.epoch + 1))

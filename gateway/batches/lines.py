@@ -39,6 +39,7 @@ from gateway.stored.turns import refuse_without_turn
 SEAL_IN_LOOP_BYTES_MAX = 64 * 1024  # of an output
 RECORDED_AT_ONCE = 64  # outputs of one transaction
 OK = 200
+CODE_CHARS_MAX = 64  # of an error
 LOST = frozenset(ending.value for ending in EndingCode if ending.kind is EndingKind.LOST)
 
 
@@ -154,7 +155,8 @@ class LineRunner:
         sealed = await self._seal_answer(
             batch, task.line, result.custom_id, result.request_id, body, status=result.error.status
         )
-        output = LineOutput(batch.id, task.line, batch.epoch, sealed, is_error=True)
+        code = (result.error.code or result.error.type)[:CODE_CHARS_MAX]
+        output = LineOutput(batch.id, task.line, batch.epoch, sealed, is_error=True, code=code)
         is_recorded = await self._outputs.submit((result.request_id, output))
         return msgspec.structs.replace(result, end=LineEnd.RECORDED if is_recorded else LineEnd.LEASE_LOST)
 

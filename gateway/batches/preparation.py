@@ -126,19 +126,9 @@ class BatchPreparer:
         for name in list(scanner.models)[len(targets) :]:
             targets[name] = ""
             try:
-                targets[name] = pinned_name(self._choose(batch, caller, name))
+                targets[name] = pinned_target(self._router, caller, name, batch.id, self._tier)
             except ModelNotFound as error:
                 scanner.refuse_model(name, error.message)
-
-    def _choose(self, batch: ClaimedBatch, caller: Caller, name: str) -> ModelTarget:
-        """Of an alias, the model by weight or the cheapest, as of a request. Raises ModelNotFound."""
-        candidates = self._router.route(caller, name, batch.id).candidates
-        priced = [
-            (prices.most(1, 1), index)
-            for index, target in enumerate(candidates)
-            if (prices := self._router.unit_prices(target.model, caller.currency, self._tier)) is not None
-        ]
-        return candidates[min(priced)[1] if len(candidates) > 1 and priced else 0]
 
     async def _insert(self, batch: ClaimedBatch, lines: list[ValidLine], targets: dict[str, str]) -> None:
         batch_id, epoch = batch.id, batch.epoch
@@ -152,6 +142,18 @@ class BatchPreparer:
 
             await self._database.write_in_background(insert)
             first += len(some)
+
+
+def pinned_target(router: Router, caller: Caller, name: str, sticky: str, tier: str) -> str:
+    """The pinned name of what a name stands for: of an alias, the model by weight (by the hash of `sticky`) or the
+    cheapest at the tier, as of a request. Raises ModelNotFound."""
+    candidates = router.route(caller, name, sticky).candidates
+    priced = [
+        (prices.most(1, 1), index)
+        for index, target in enumerate(candidates)
+        if (prices := router.unit_prices(target.model, caller.currency, tier)) is not None
+    ]
+    return pinned_name(candidates[min(priced)[1] if len(candidates) > 1 and priced else 0])
 
 
 def pinned_name(target: ModelTarget) -> str:

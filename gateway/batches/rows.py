@@ -15,7 +15,7 @@ from billing.tables import usage
 from gateway import errors
 from gateway.batch_tables import batches
 from gateway.config.batches_settings import BatchesSection
-from gateway.files.rows import begin_use
+from gateway.files.rows import begin_use, hide_files
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 IDEMPOTENCY_S = 24 * 3600  # for which the creation with an Idempotency-Key is replayed
@@ -49,6 +49,8 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     succeeded: int | None
     failed: int | None
+    unrun: int | None
+    error_counts: dict[str, int] | None
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
@@ -56,6 +58,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[dict[str, Any]] | None
     end_code: str | None
     end_message: str | None
+    deleted_at: int | None
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,29 +96,37 @@ def create_batch(connection: sa.Connection, new: NewBatch, section: BatchesSecti
     """Insert a batch that begins to use its input file. With `idempotency`, the batch that an earlier call created.
     Raises NotFound for an unknown input file, QuotaExceeded, IdempotencyMismatch."""
     now = database_now(connection)
-    if new.idempotency is not None and (earlier := _earlier_call(connection, new, new.idempotency, now)) is not None:
+    if (earlier := earlier_call(connection, new, now)) is not None:
         return earlier
-    unended = sa.select(sa.func.count()).where(batches.c.tenant_id == new.tenant_id, batches.c.ended_at.is_(None))
+    check_unended(connection, new.tenant_id, section)
+    if begin_use(connection, new.tenant_id, new.input_file_id) is None:
+        raise file_not_found(new.input_file_id)
+    return insert_batch(connection, new, now, {"status": "validating", "lines": 0, "enqueued_tokens": 0})
+
+
+def check_unended(connection: sa.Connection, tenant_id: str, section: BatchesSection) -> None:
+    """Raises QuotaExceeded for a tenant that may have no further batch now."""
+    unended = sa.select(sa.func.count()).where(batches.c.tenant_id == tenant_id, batches.c.ended_at.is_(None))
     if connection.execute(unended).scalar_one() >= section.tenant_batches_max:
         raise errors.QuotaExceeded(
             f"The tenant has {section.tenant_batches_max} batches that have not ended, the limit "
             "(batches.tenant_batches_max). Wait for their end, or cancel some.",
             errors.ReachedLimit("tenant_batches", section.tenant_batches_max),
         )
-    if begin_use(connection, new.tenant_id, new.input_file_id) is None:
-        raise file_not_found(new.input_file_id)
+
+
+def insert_batch(connection: sa.Connection, new: NewBatch, now: int, state: dict[str, Any]) -> BatchRow:
+    """Insert a batch without a worker. `state`: its further columns."""
     key, fingerprint = new.idempotency or (None, None)
     values = msgspec.structs.asdict(new) | {
         "id": new_id("batch"),
-        "status": "validating",
         "completion_window": f"{new.window_hours}h",
         "created_at": now,
         "deadline_at": now + new.window_hours * HOUR_S * SECOND,
-        "lines": 0,
-        "enqueued_tokens": 0,
         "idempotency_key": key,
         "fingerprint": fingerprint,
     }
+    values |= state
     del values["window_hours"], values["idempotency"]
     connection.execute(sa.insert(batches).values(values))
     connection.execute(sa.insert(output_leases).values(batch_id=values["id"], gateway_id="", epoch=0))
@@ -129,8 +140,26 @@ def file_not_found(file_id: str) -> errors.NotFound:
     return errors.NotFound(f"No such file: {file_id[:128]!r}.", param="input_file_id")
 
 
-def _earlier_call(connection: sa.Connection, new: NewBatch, idempotency: tuple[str, str], now: int) -> BatchRow | None:
-    key, fingerprint = idempotency
+def enqueued_tokens(connection: sa.Connection, tenant_id: str, beside: str = "") -> int:
+    """Of the tenant's batches that have not ended, except the batch `beside`."""
+    own = (batches.c.tenant_id == tenant_id, batches.c.ended_at.is_(None), batches.c.id != beside)
+    query = sa.select(sa.func.coalesce(sa.func.sum(batches.c.enqueued_tokens), 0)).where(*own)
+    return int(connection.execute(query).scalar_one())
+
+
+def tokens_exceeded(tokens_max: int) -> str:
+    """Why a tenant's batch is refused with which it would have too many enqueued tokens."""
+    return (
+        f"With this batch the tenant would have over {tokens_max} enqueued tokens (estimated by the bytes of the "
+        "bodies), the limit (batches.tenant_enqueued_tokens_max). Create it again once other batches have ended."
+    )
+
+
+def earlier_call(connection: sa.Connection, new: NewBatch, now: int) -> BatchRow | None:
+    """The batch that an earlier call with the same Idempotency-Key created. Raises IdempotencyMismatch."""
+    if new.idempotency is None:
+        return None
+    key, fingerprint = new.idempotency
     same_key = (batches.c.key_id == new.key_id, batches.c.idempotency_key == key)
     old = sa.update(batches).where(*same_key, batches.c.created_at < now - IDEMPOTENCY_S * SECOND)
     connection.execute(old.values(idempotency_key=None))
@@ -143,11 +172,21 @@ def _earlier_call(connection: sa.Connection, new: NewBatch, idempotency: tuple[s
 
 
 def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> BatchRow | None:
-    """None: unknown, or another tenant's."""
+    """None: unknown, another tenant's, or deleted."""
     if not BATCH_ID.fullmatch(batch_id):  # a database refuses some texts
         return None
-    own = sa.select(*COLUMNS).where(batches.c.id == batch_id, batches.c.tenant_id == tenant_id)
+    own = sa.select(*COLUMNS).where(
+        batches.c.id == batch_id, batches.c.tenant_id == tenant_id, batches.c.deleted_at.is_(None)
+    )
     row = connection.execute(own).one_or_none()
+    return None if row is None else batch_of(row)
+
+
+def read_any_batch(connection: sa.Connection, batch_id: str) -> BatchRow | None:
+    """Of any tenant, also if it is deleted: for callers that check themselves what their actor sees."""
+    if not BATCH_ID.fullmatch(batch_id):
+        return None
+    row = connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id)).one_or_none()
     return None if row is None else batch_of(row)
 
 
@@ -157,17 +196,23 @@ def batch_of(row: sa.Row[Any]) -> BatchRow:
 
 
 def list_batches(
-    connection: sa.Connection, tenant_id: str, dialect: str, after: str | None, limit: int
+    connection: sa.Connection, tenant_id: str, dialect: str, after: str | None, limit: int, *, newer: bool = False
 ) -> list[BatchRow] | None:
-    """Up to `limit` batches, the newest first, after the batch `after`. None: the tenant has no such batch."""
-    query = sa.select(*COLUMNS).where(batches.c.tenant_id == tenant_id, batches.c.dialect == dialect)
+    """Up to `limit` batches, the newest first: the batches created before the batch `after`; with `newer`, the batches
+    created after it, of which the oldest are returned. None: the tenant has no such batch."""
+    query = sa.select(*COLUMNS).where(
+        batches.c.tenant_id == tenant_id, batches.c.dialect == dialect, batches.c.deleted_at.is_(None)
+    )
+    own = sa.tuple_(batches.c.created_at, batches.c.id)
     if after is not None:
         if (cursor := read_batch(connection, tenant_id, after)) is None:
             return None
         position = sa.tuple_(sa.literal(cursor.created_at), sa.literal(cursor.id))
-        query = query.where(sa.tuple_(batches.c.created_at, batches.c.id) < position)
-    ordered = query.order_by(batches.c.created_at.desc(), batches.c.id.desc()).limit(limit)
-    return [batch_of(row) for row in connection.execute(ordered)]
+        query = query.where(own > position if newer else own < position)
+    sort = sa.asc if newer else sa.desc
+    ordered = query.order_by(sort(batches.c.created_at), sort(batches.c.id)).limit(limit)
+    found = [batch_of(row) for row in connection.execute(ordered)]
+    return found[::-1] if newer else found
 
 
 def progress_of(connection: sa.Connection, rows: list[BatchRow]) -> list[BatchProgress]:
@@ -193,6 +238,16 @@ def count_outputs(connection: sa.Connection, batch_ids: list[str]) -> dict[str, 
     )
     found = {(batch_id, bool(is_error)): count for batch_id, is_error, count in connection.execute(grouped)}
     return {id_: (found.get((id_, False), 0), found.get((id_, True), 0)) for id_ in batch_ids}
+
+
+def count_errors(connection: sa.Connection, batch_ids: list[str]) -> dict[str, dict[str, int]]:
+    """The lines of each batch that have an error as their output so far, by its code."""
+    query = sa.select(line_outputs.c.batch_id, line_outputs.c.code, sa.func.count())
+    errors_of = query.where(line_outputs.c.batch_id.in_(batch_ids), line_outputs.c.is_error)
+    found: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
+    for batch_id, code, count in connection.execute(errors_of.group_by(line_outputs.c.batch_id, line_outputs.c.code)):
+        found[batch_id][code or ""] = int(count)
+    return found
 
 
 def billed_usage(connection: sa.Connection, batch_ids: list[str]) -> dict[str, tuple[int, int, int, int]]:
@@ -222,3 +277,16 @@ def cancel_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> Ba
             raise errors.Conflict(f"The batch has the status {row.status!r}: {why}.")
         return row
     return read_batch(connection, tenant_id, batch_id)
+
+
+def delete_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> bool:
+    """Hide an ended batch and its files from the tenant. False: unknown, or another tenant's. Raises Conflict for a
+    batch that has not ended."""
+    if (row := read_batch(connection, tenant_id, batch_id)) is None:
+        return False
+    if row.ended_at is None:
+        raise errors.Conflict(f"The batch has the status {row.status!r}. Cancel it, and delete it once it has ended.")
+    hide_files(connection, tenant_id, [id_ for id_ in (row.output_file_id, row.error_file_id) if id_ is not None])
+    values = {"deleted_at": database_now(connection), "idempotency_key": None}
+    connection.execute(sa.update(batches).where(batches.c.id == batch_id).values(values))
+    return True

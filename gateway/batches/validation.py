@@ -71,8 +71,9 @@ _read_fields = msgspec.json.Decoder(_PromptFields).decode
 class LineScanner:
     """Feed it the file's parts in order, then call `finish_scan`. It may be used in a thread, one call at a time."""
 
-    def __init__(self, endpoint: str, line_bytes_max: int) -> None:
+    def __init__(self, endpoint: str, line_bytes_max: int, lines_max: int = LINES_MAX) -> None:
         self._endpoint = endpoint
+        self._lines_max = lines_max
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()  # of a line whose end has not arrived
         self._rest_offset = 0
@@ -89,7 +90,7 @@ class LineScanner:
     @property
     def has_failed(self) -> bool:
         """So many errors were found that the rest of the file need not be read."""
-        return len(self.errors) >= ERRORS_MAX or self.requests > LINES_MAX
+        return len(self.errors) >= ERRORS_MAX or self.requests > self._lines_max
 
     @property
     def enqueued_tokens(self) -> int:
@@ -133,8 +134,8 @@ class LineScanner:
         if is_long:
             message = f"The line has {size} bytes; the limit is {self._line_bytes_max}."
             self._refuse("line_too_long", message)
-        elif self.requests > LINES_MAX:
-            self._refuse("too_many_lines", f"The input file has over {LINES_MAX} requests.")
+        elif self.requests > self._lines_max:
+            self._refuse("too_many_lines", f"The input file has over {self._lines_max} requests.")
         else:
             self._check_line(line, offset)
 

@@ -64,7 +64,9 @@ class BatchWorker:
         assembler: Assembler,
         pace: LinePace,
         on_budget: Callable[[sa.Connection, str], OnBudget],
+        note_ended: Callable[[bool], None],
     ) -> None:
+        """`note_ended`: called when the output of a line was recorded, with whether the line succeeded."""
         self._database = database
         self._gateway_id = gateway_id
         self._callers = callers
@@ -73,6 +75,7 @@ class BatchWorker:
         self._assembler = assembler
         self.pace = pace
         self._on_budget = on_budget
+        self._note_ended = note_ended
         self._claimed: dict[str, ClaimedBatch] = {}
         self._policies: dict[str, OnBudget] = {}  # by tenant, as last read
         self._batch_tasks: set[asyncio.Task[None]] = set()
@@ -326,6 +329,7 @@ class BatchWorker:
             result = LineResult(LineEnd.FAILED, error=errors.InternalError(), is_counted=True)
         match result.end:
             case LineEnd.RECORDED:
+                self._note_ended(result.error is None)
                 queue.pause.reset()
                 batch.note_budget(covers=not isinstance(result.error, errors.BudgetExceeded))
             case LineEnd.LEASE_LOST:

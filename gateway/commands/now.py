@@ -57,6 +57,7 @@ def _span(_context: click.Context, _option: click.Parameter, text: str) -> int:
 @click.option("--key", "key_id", help="An id.")
 @click.option("--model")
 @click.option("--tier")
+@click.option("--batch", "batch_id", help="An id: only the settled lines of this batch.")
 @click.option("--ending", help="How it ended: stop, length, client_left, …")
 @click.option("--outcome", type=click.Choice(get_args(Outcome)), help="Of an ended request.")
 @click.option("--code", help="Of the error that the caller got: rate_limit_exceeded, …")

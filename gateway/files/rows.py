@@ -47,6 +47,15 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: int
 
 
+class OwnedFile(msgspec.Struct, frozen=True):
+    """A file with its tenant, the API key that uploaded it or created its batch, and the batches that read it."""
+
+    file: StoredFile
+    tenant_id: str
+    key_id: str
+    uses: int
+
+
 _COLUMNS = [files.c[name] for name in StoredFile.__struct_fields__]
 
 
@@ -55,8 +64,12 @@ def new_file_id() -> str:
     return f"file-{uuid.uuid4().hex}"
 
 
-def insert_file(connection: sa.Connection, new: NewFile, key: TextKey, written: WrittenFile) -> StoredFile:
-    """Insert the row of a file whose content is written. Its quota is not checked: see `lock_quota`."""
+def insert_file(
+    connection: sa.Connection, new: NewFile, key: TextKey, written: WrittenFile, *, inline: bool = False
+) -> StoredFile:
+    """Insert the row of a file whose content is written. Its quota is not checked: see `lock_quota`. `inline`: the
+    file has the requests of a batch that were in the body of its creation: the tenant never sees the file, and one
+    batch uses it."""
     now = database_now(connection)
     stored = StoredFile(
         id=new.id,
@@ -72,16 +85,40 @@ def insert_file(connection: sa.Connection, new: NewFile, key: TextKey, written: 
         "key_id": new.key_id,
         "text_key_id": key.id,
     }
+    if inline:
+        values |= {"deleted_at": now, "uses": 1}
     connection.execute(sa.insert(files).values(values))
     return stored
 
 
 def visible_files(connection: sa.Connection, tenant_id: str) -> sa.Select[Any]:
     """Selects the tenant's files that are neither deleted nor expired, and whose key exists."""
-    return _with_key(tenant_id).where(
-        files.c.deleted_at.is_(None),
-        sa.or_(files.c.expires_at.is_(None), files.c.expires_at > database_now(connection)),
-    )
+    return _with_key(tenant_id).where(*_visible(database_now(connection)))
+
+
+def visible_to_tenants(now: int) -> sa.Select[Any]:
+    """Selects the files of all tenants as `visible_files` does; `now` in microseconds UTC. See `owned_file`."""
+    joined = files.join(text_keys, text_keys.c.id == files.c.text_key_id)
+    query = sa.select(*_COLUMNS, files.c.tenant_id, files.c.key_id, files.c.uses).select_from(joined)
+    return query.where(text_keys.c.wrapped.is_not(None), *_visible(now))
+
+
+def owned_file(row: sa.Row[Any]) -> OwnedFile:
+    """Of a row of `visible_to_tenants`."""
+    return OwnedFile(stored_file(row), row.tenant_id, row.key_id, row.uses)
+
+
+def read_any_visible(connection: sa.Connection, file_id: str) -> OwnedFile | None:
+    """Of any tenant: for callers that check themselves what their actor sees. None: unknown, deleted or expired."""
+    if not FILE_ID.fullmatch(file_id):
+        return None
+    query = visible_to_tenants(database_now(connection)).where(files.c.id == file_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else owned_file(row)
+
+
+def _visible(now: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return files.c.deleted_at.is_(None), sa.or_(files.c.expires_at.is_(None), files.c.expires_at > now)
 
 
 def read_visible(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:
@@ -117,6 +154,12 @@ def end_use(connection: sa.Connection, tenant_id: str, file_id: str) -> None:
     """The opposite of a `begin_use`. Call it once, in the transaction that ends the batch."""
     used = sa.update(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, files.c.uses > 0)
     connection.execute(used.values(uses=files.c.uses - 1))
+
+
+def hide_files(connection: sa.Connection, tenant_id: str, file_ids: list[str]) -> None:
+    """Hide files of a tenant at once; the content of each is removed when no batch uses it."""
+    own = (files.c.id.in_(file_ids), files.c.tenant_id == tenant_id, files.c.deleted_at.is_(None))
+    connection.execute(sa.update(files).where(*own).values(deleted_at=database_now(connection)))
 
 
 def lock_quota(connection: sa.Connection, key: TextKey) -> bool:

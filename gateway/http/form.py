@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -67,21 +67,13 @@ class Form:
         piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises
         InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError, and what the files raise."""
         parser = _parser(request, bytes_max)
-        received, begun_at = 0, time.monotonic()
         try:
-            while True:
-                body, more = await _next(request, idle_s)
-                received += len(body)
-                if received > bytes_max:
-                    raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
-                if more:
-                    _check_rate(received, time.monotonic() - begun_at - idle_s)
+            async for body in body_parts(request, bytes_max, idle_s):
                 await on_bytes(len(body))
                 if body:
                     await self._feed_parser(parser, body)
-                if not more:
-                    parser.close()
-                    return self._finish_form()
+            parser.close()
+            return self._finish_form()
         except (MultipartError, UnicodeDecodeError) as error:
             raise errors.InvalidRequest(f"The body is not a multipart form: {error}") from error
         finally:
@@ -160,6 +152,19 @@ class Form:
             if name not in self._files:
                 raise errors.InvalidRequest(f"The form lacks the file {name}.", param=name)
         return {name: tuple(value.decode() for value in values) for name, values in self._fields.items()}
+
+
+async def body_parts(request: Request[Any, Any, Any], bytes_max: int, idle_s: float) -> AsyncIterator[bytes]:
+    """The body as it arrives, for one that is never whole in memory. Limits and errors as in `Form.read`."""
+    received, begun_at, more = 0, time.monotonic(), True
+    while more:
+        body, more = await _next(request, idle_s)
+        received += len(body)
+        if received > bytes_max:
+            raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
+        if more:
+            _check_rate(received, time.monotonic() - begun_at - idle_s)
+        yield body
 
 
 def files_in(directory: Path, limits: Mapping[str, int]) -> OpenFile:

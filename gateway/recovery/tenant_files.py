@@ -65,7 +65,7 @@ LEFT_OUT = frozenset(
         ),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
         *("erasures", "restores", "checkpoints", "replays", "write_replays", "response_events", "spent_tokens"),
-        *("problem_reports", "problems", "problem_events", "problem_deliveries"),
+        *("problem_reports", "problems", "problem_events", "problem_deliveries", "batch_deliveries"),
         *("document_counters", "connectors"),
         *("batch_lines", "output_leases", "line_outputs"),  # while a batch runs: its files have them afterwards
     )

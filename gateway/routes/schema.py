@@ -29,7 +29,7 @@ from gateway.files.rows import UPLOAD_PURPOSE
 from gateway.generation import replays
 from gateway.routes import conversations
 from gateway.routes.automation.client_schemas import for_clients
-from gateway.routes.batches import batches
+from gateway.routes.batches import batches, message_batches
 from gateway.routes.component_names import REFERENCE, joined, without_module_paths
 from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.uploads import file_uploads
@@ -105,6 +105,7 @@ _BODIES = {
     "/v1/conversations/{conversation}": _Body(conversations.ConversationChange, {}),
     "/v1/conversations/{conversation}/items": _Body(conversations.NewItems, {}),
     "/v1/batches": _Body(batches.BatchRequest, {}),
+    "/v1/messages/batches": _Body(message_batches.MessageBatchRequest, {}),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
     "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
     "/v1/detokenize": _Body(tokenize_wire.DetokenizeRequest, {}),
@@ -154,7 +155,11 @@ _FORMS = {
 
 
 # Routes that answer with the bytes of a file.
-_DOWNLOADS = ("/v1/files/{file}/content",)
+_DOWNLOADS = (
+    "/v1/files/{file}/content",
+    "/v1/messages/batches/{batch}/results",
+    "/v1/admin/files/{file_id}/content",
+)
 # Routes that answer with events only, and the types of the events' data.
 _STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
     "/v1/admin/engine/live": (_LIVE, [EngineEvent, AwayEvent])

@@ -12,6 +12,7 @@ import msgspec
 
 from billing.accounts.alerts import Alert
 from billing.clock import SECOND
+from gateway.batches.events import BatchEvent
 from gateway.upkeep.problem_events import ProblemEvent
 from gateway.views.accounts import AlertView
 
@@ -33,7 +34,7 @@ class WebhookTestEvent(msgspec.Struct, frozen=True):
     sent_at: int
 
 
-AnyEvent = Alert | ProblemEvent | WebhookTestEvent
+AnyEvent = Alert | ProblemEvent | BatchEvent | WebhookTestEvent
 
 
 class ProblemView(msgspec.Struct, frozen=True):
@@ -46,6 +47,27 @@ class ProblemView(msgspec.Struct, frozen=True):
     opened_by: str
     gateways: int
     hosts: list[str]
+
+
+class BatchEventView(msgspec.Struct, frozen=True):
+    """`data` of an event about a batch that has ended. Moments in Unix seconds."""
+
+    id: str
+    tenant_id: str
+    endpoint: str
+    status: str
+    lines: int
+    succeeded: int
+    failed: int
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    ended_at: int
+
+    @classmethod
+    def of(cls, event: BatchEvent) -> BatchEventView:
+        moments = {"created_at": event.created_at // SECOND, "ended_at": event.ended_at // SECOND}
+        return cls(**msgspec.structs.asdict(event) | moments)
 
 
 class WebhookTestView(msgspec.Struct, frozen=True):
@@ -61,7 +83,7 @@ class WebhookEvent(msgspec.Struct, frozen=True):
     id: str
     type: str
     created_at: int
-    data: AlertView | ProblemView | WebhookTestView
+    data: AlertView | ProblemView | BatchEventView | WebhookTestView
 
 
 class _Summary(msgspec.Struct, frozen=True):
@@ -94,6 +116,9 @@ def _laneway(event: AnyEvent) -> WebhookEvent:
         return WebhookEvent(event.id, BUDGET_EVENT, alert.crossed_at, alert)
     if isinstance(event, WebhookTestEvent):
         return WebhookEvent(event.id, TEST_EVENT, event.sent_at, WebhookTestView())
+    if isinstance(event, BatchEvent):
+        batch = BatchEventView.of(event)
+        return WebhookEvent(event.id, f"batch.{event.status}", batch.ended_at, batch)
     data = ProblemView(event.part, event.status, event.detail, event.opened_by, event.gateways, event.hosts)
     return WebhookEvent(event.id, f"problem.{event.type}", event.occurred_at // SECOND, data)
 
@@ -141,6 +166,8 @@ def _summary(event: AnyEvent) -> _Summary:
         return _Summary(
             TEST_EVENT, "Laneway: a test", WebhookTestView().message, "info", event.sent_at, "laneway", "webhook"
         )
+    if isinstance(event, BatchEvent):
+        return _of_batch(event)
     title = f"Laneway: {event.part} is {'sound again' if event.type == 'resolved' else event.status}"
     where = f" (on {', '.join(event.hosts)})" if event.hosts else ""
     named = f" (opened by {event.opened_by})" if event.type == "resolved" else ""
@@ -169,6 +196,21 @@ def _of_alert(alert: Alert) -> _Summary:
         moment=alert.crossed_at // SECOND,
         source="laneway",
         component="budget",
+    )
+
+
+def _of_batch(event: BatchEvent) -> _Summary:
+    return _Summary(
+        type=f"batch.{event.status}",
+        title=f"Laneway: a batch is {event.status}",
+        text=(
+            f"The batch {event.id} of {event.tenant_id} has ended: of {event.lines} lines {event.succeeded} succeeded "
+            f"and {event.failed} failed"
+        ),
+        severity="info" if event.status in ("completed", "cancelled") else "warning",
+        moment=event.ended_at // SECOND,
+        source="laneway",
+        component="batch",
     )
 
 

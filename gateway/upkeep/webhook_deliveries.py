@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -24,10 +24,12 @@ import sqlalchemy as sa
 
 from billing.accounts import alerts
 from billing.accounts.alerts import Alert
-from billing.accounts.outbox import CLAIM_MAX, ClaimedDelivery, Receiver
+from billing.accounts.outbox import CLAIM_MAX, ClaimedDelivery, Receiver, WebhookOutbox
 from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
 from gateway.access.routing_keys import RoutingKeyUnreadable, open_routing_key
+from gateway.batches import events as batch_events
+from gateway.batches.events import BatchEvent
 from gateway.config.server_secrets import ServerSecrets
 from gateway.config.settings import WebhooksSection
 from gateway.metrics import Metrics
@@ -60,7 +62,13 @@ class DeliveryFailed(Exception):
         self.status = status
 
 
-AnyDelivery = ClaimedDelivery[Alert] | ClaimedDelivery[ProblemEvent] | ClaimedDelivery[WebhookTestEvent]
+AnyDelivery = (
+    ClaimedDelivery[Alert]
+    | ClaimedDelivery[ProblemEvent]
+    | ClaimedDelivery[BatchEvent]
+    | ClaimedDelivery[WebhookTestEvent]
+)
+OUTBOXES: tuple[WebhookOutbox[Any], ...] = (alerts.OUTBOX, problem_events.OUTBOX, batch_events.OUTBOX)
 
 
 class _Attempt(NamedTuple):
@@ -119,19 +127,18 @@ class Deliverer:
         if not await self._database.read(_any_due):
             return 0
 
-        def claim(
-            connection: sa.Connection,
-        ) -> tuple[list[ClaimedDelivery[Alert]], list[ClaimedDelivery[ProblemEvent]]]:
-            of_budgets = alerts.OUTBOX.claim(connection, retry_s=self._retry_s)
-            return of_budgets, problem_events.OUTBOX.claim(connection, retry_s=self._retry_s)
+        def claim(connection: sa.Connection) -> list[tuple[WebhookOutbox[Any], AnyDelivery]]:
+            return [
+                (outbox, claimed) for outbox in OUTBOXES for claimed in outbox.claim(connection, retry_s=self._retry_s)
+            ]
 
-        of_budgets, of_problems = await self._database.write(claim)
-        errors = await asyncio.gather(*map(self.attempt, of_budgets), *map(self.attempt, of_problems))
+        found = await self._database.write(claim)
+        errors = await asyncio.gather(*(self.attempt(claimed) for _, claimed in found))
 
         def record(connection: sa.Connection) -> None:
-            count = len(of_budgets)
-            alerts.OUTBOX.record_attempts(connection, zip(of_budgets, errors[:count], strict=True))
-            problem_events.OUTBOX.record_attempts(connection, zip(of_problems, errors[count:], strict=True))
+            for outbox in OUTBOXES:
+                results = [(claimed, error) for (of, claimed), error in zip(found, errors, strict=True) if of is outbox]
+                outbox.record_attempts(connection, results)
 
         await self._database.write(record)
         return len(errors)
@@ -252,7 +259,7 @@ class Deliverer:
 
 
 def _any_due(connection: sa.Connection) -> bool:
-    return alerts.OUTBOX.any_due(connection) or problem_events.OUTBOX.any_due(connection)
+    return any(outbox.any_due(connection) for outbox in OUTBOXES)
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:

@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from typing import Any
@@ -60,13 +61,20 @@ class FileUploads:
     async def receive_file(self, request: Request[Any, Any, Any], caller: Caller) -> StoredFile:
         """Receive one form with a file of the caller's tenant. Raises ApiError, DatabaseUnavailable."""
         assert caller.tenant_id is not None, "a key without a tenant calls no models"
-        self._check_running(caller.tenant_id)
         self._check_announced(request)
+        async with self.run_upload(caller):
+            return await self._receive(request, caller.tenant_id, caller.key_id)
+
+    @contextlib.asynccontextmanager
+    async def run_upload(self, caller: Caller) -> AsyncIterator[None]:
+        """The block receives and stores the body of one request. It ends early if its key is revoked. Raises
+        RateLimited, Overloaded, FileStoreFull, FileStoreDown, and as `AbortableUpload.bounded`."""
+        self._check_running(caller.tenant_id)
         running = _RunningFileUpload(caller)
         self._running.add(running)
         try:
             async with running.bounded(self._section.upload_s_max):
-                return await self._receive(request, caller.tenant_id, caller.key_id)
+                yield
         except ContentStoreFailed as error:
             raise store_error(error) from error
         finally:
@@ -113,7 +121,7 @@ class FileUploads:
             raise
         return await self._files.create_file(new, key, received.written)
 
-    def _check_running(self, tenant_id: str) -> None:
+    def _check_running(self, tenant_id: str | None) -> None:
         """Raises RateLimited, Overloaded."""
         section = self._section
         if sum(running.tenant_id == tenant_id for running in self._running) >= section.uploads_per_tenant_max:

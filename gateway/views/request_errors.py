@@ -99,10 +99,10 @@ def _with_outcome(which: RequestQuery) -> RequestFilter:
 
 
 def _has_errors(which: RequestQuery) -> bool:
-    """Whether an error without a hold can match: it has no status, ending, adapter or first token."""
+    """Whether an error without a hold can match: it has no status, ending, adapter, batch or first token."""
     of = which.of
-    has_none = of.status is None and of.ending is None and of.adapter is None and of.min_ttft_s is None
-    return which.outcome != "served" and has_none
+    unmatched = (of.status, of.ending, of.adapter, of.batch_id, of.min_ttft_s)
+    return which.outcome != "served" and all(value is None for value in unmatched)
 
 
 def _page_of_errors(

@@ -41,6 +41,7 @@ def upgrade() -> None:
         sa.Column("lines", sa.BigInteger(), nullable=False),
         sa.Column("succeeded", sa.BigInteger(), nullable=True),
         sa.Column("failed", sa.BigInteger(), nullable=True),
+        sa.Column("unrun", sa.BigInteger(), nullable=True),
         sa.Column("enqueued_tokens", sa.BigInteger(), nullable=False),
         sa.Column("prompt_tokens", sa.BigInteger(), nullable=True),
         sa.Column("cached_tokens", sa.BigInteger(), nullable=True),
@@ -51,6 +52,8 @@ def upgrade() -> None:
         sa.Column("end_message", sa.String(length=500), nullable=True),
         sa.Column("idempotency_key", sa.String(length=255), nullable=True),
         sa.Column("fingerprint", sa.String(length=64), nullable=True),
+        sa.Column("deleted_at", sa.BigInteger(), nullable=True),
+        sa.Column("error_counts", sa.JSON(none_as_null=True), nullable=True),
         sa.CheckConstraint(f"status IN ({STATUSES})", name=op.f("ck_batches_status")),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_batches_tenant_id_tenants")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
@@ -97,9 +100,34 @@ def upgrade() -> None:
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.Column("is_error", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("code", sa.String(length=64), nullable=True),
         sa.PrimaryKeyConstraint("batch_id", "line", name=op.f("pk_line_outputs")),
     )
-    op.create_index("ix_line_outputs_is_error", "line_outputs", ["batch_id", "is_error"])
+    op.create_index("ix_line_outputs_is_error", "line_outputs", ["batch_id", "is_error", "created_at"])
+    op.create_table(
+        "batch_deliveries",
+        sa.Column("batch_id", sa.String(length=64), nullable=False),
+        sa.Column("webhook_id", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_attempt_at", sa.BigInteger(), nullable=True),
+        sa.Column("delivered_at", sa.BigInteger(), nullable=True),
+        sa.Column("last_error", sa.String(length=200), nullable=True),
+        sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name=op.f("ck_batch_deliveries_state")),
+        sa.ForeignKeyConstraint(
+            ["batch_id"], ["batches.id"], name=op.f("fk_batch_deliveries_batch_id_batches"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(["webhook_id"], ["webhooks.id"], name=op.f("fk_batch_deliveries_webhook_id_webhooks")),
+        sa.PrimaryKeyConstraint("batch_id", "webhook_id", name=op.f("pk_batch_deliveries")),
+    )
+    pending = sa.text("state = 'pending'")
+    op.create_index(
+        "ix_batch_deliveries_pending",
+        "batch_deliveries",
+        ["next_attempt_at"],
+        sqlite_where=pending,
+        postgresql_where=pending,
+    )
     op.add_column("tenants", sa.Column("on_budget", sa.String(length=8), nullable=True))
     op.add_column("usage", sa.Column("batch_id", sa.String(length=64), nullable=True))
     of_batch = sa.text("batch_id IS NOT NULL")

@@ -38,6 +38,7 @@ BLOCKS = [block for page in GUIDES for block in blocks(page)]
 SNIPPETS = {
     ("docs/users/files.md", "python"),
     ("docs/users/batches.md", "python"),
+    ("docs/users/message-batches.md", "python"),
     ("README.md", "python"),
     ("docs/operators/kubernetes.md", "yaml"),
     *((name(page), language) for page in SNIPPET_PAGES for language in ("python", "js")),
@@ -58,6 +59,8 @@ UNTESTED = {
     ("docs/finance/exports.md", "needs pandas"): 1,
     ("docs/operators/backup.md", "replaces the database of a running deployment"): 1,
     ("docs/operators/backup.md", "needs two hosts"): 1,
+    ("docs/operators/batches.md", "needs the id of a batch and of a file"): 1,
+    ("docs/operators/batches.md", "waits for a batch of a file"): 1,
     ("docs/operators/configuration.md", "needs the installed command"): 1,
     ("docs/operators/drain-and-upgrade.md", "installs into /opt"): 1,
     ("docs/operators/drain-and-upgrade.md", "needs PostgreSQL and a running service"): 1,

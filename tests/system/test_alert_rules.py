@@ -137,6 +137,8 @@ FAULTS = [
          'vllm:request_success_total{instance="a",engine="e",model_name="m",finished_reason="stop"}': "0+60x200"},
         90, 40,
     ),
+    Fault("BatchLate", "ticket", gauge("laneway_batches_late", "1"), 27, 15),
+    Fault("BatchStalled", "ticket", gauge("laneway_batch_stalled_seconds", "0+60"), 45, 30),
     Fault("ModelRefused", "ticket", gauge("laneway_models_refused", "1"), 22, 15),
     Fault("LoadsFail", "ticket", counter("model_load_failures"), 25, 20),
     Fault("LoadsFail", "ticket", counter("adapter_load_failures"), 25, 20),
@@ -202,10 +204,11 @@ def test_no_alert_fires_over_a_recorded_quiet_day(tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_paragraph_in_the_runbook() -> None:
-    text = (REPO / "docs/operators/runbook.md").read_text()
-    headings = re.findall(r"^### (\w+)$", text, re.M)
+    pages = {page: (REPO / "docs" / "operators" / f"{page}.md").read_text() for page in ("runbook", "batches")}
+    of_page = {name: page for page, text in pages.items() for name in re.findall(r"^### (\w+)$", text, re.M)}
+    headings = [name for text in pages.values() for name in re.findall(r"^### (\w+)$", text, re.M)]
     assert len(headings) == len(set(headings))
     assert set(headings) == {rule["alert"] for rule in alerts()}
     for rule in alerts():
-        assert rule["annotations"]["runbook"] == f"docs/operators/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/operators/{of_page[rule['alert']]}.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")

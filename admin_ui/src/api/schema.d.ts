@@ -432,6 +432,96 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/messages/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListMessageBatches
+         * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
+         *     the page of newer batches that ends before it.
+         */
+        get: operations["TTenantV1MessagesBatchesListMessageBatches"];
+        put?: never;
+        /**
+         * CreateMessageBatch
+         * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
+         *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
+         */
+        post: operations["TTenantV1MessagesBatchesCreateMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatch
+         * @description A batch, with its counts.
+         */
+        get: operations["TTenantV1MessagesBatchesGetMessageBatch"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteMessageBatch
+         * @description Delete an ended batch and its results.
+         */
+        delete: operations["TTenantV1MessagesBatchesDeleteMessageBatch"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelMessageBatch
+         * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
+         */
+        post: operations["TTenantV1MessagesBatchesCancelCancelMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/messages/batches/{batch}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatchResults
+         * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
+         */
+        get: operations["TTenantV1MessagesBatchesResultsGetMessageBatchResults"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/messages/count_tokens": {
         parameters: {
             query?: never;
@@ -1062,6 +1152,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description Batches with their progress. `search`: part of the id of a batch or of its input file.
+         */
+        get: operations["V1AdminBatchesListBatches"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/batches/{batch_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description One batch, also after its tenant has deleted it.
+         */
+        get: operations["V1AdminBatchesBatchIdGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/batches/{batch_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["V1AdminBatchesBatchIdCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/billing_profiles": {
         parameters: {
             query?: never;
@@ -1444,6 +1594,70 @@ export interface paths {
          * @description The manifest of a completed export: hash, rows, control totals, and the part of the ledger that it covers.
          */
         get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListFiles
+         * @description Files of batches, without those that are deleted or expired.
+         */
+        get: operations["V1AdminFilesListFiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files/{file_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFile
+         * @description One file, without its content.
+         */
+        get: operations["V1AdminFilesFileIdGetFile"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteFile
+         * @description Delete a file. A batch that uses the file is not affected.
+         */
+        delete: operations["V1AdminFilesFileIdDeleteFile"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/files/{file_id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFileContent
+         * @description The content of a file, for the tenant's own people only. Raises NotPermitted for an operator.
+         */
+        get: operations["V1AdminFilesFileIdContentGetFileContent"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2187,10 +2401,10 @@ export interface paths {
          * ListRequests
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-         *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests
-         *     whose first token took at least this time; without start_time, those of the last 7 days. Prompts and answers are not
-         *     stored.
+         *     `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
+         *     end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
+         *     `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
+         *     without start_time, those of the last 7 days. Prompts and answers are not stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -3013,6 +3227,96 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/messages/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListMessageBatches
+         * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
+         *     the page of newer batches that ends before it.
+         */
+        get: operations["V1MessagesBatchesListMessageBatches"];
+        put?: never;
+        /**
+         * CreateMessageBatch
+         * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
+         *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
+         */
+        post: operations["V1MessagesBatchesCreateMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatch
+         * @description A batch, with its counts.
+         */
+        get: operations["V1MessagesBatchesGetMessageBatch"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteMessageBatch
+         * @description Delete an ended batch and its results.
+         */
+        delete: operations["V1MessagesBatchesDeleteMessageBatch"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelMessageBatch
+         * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
+         */
+        post: operations["V1MessagesBatchesCancelCancelMessageBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/batches/{batch}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetMessageBatchResults
+         * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
+         */
+        get: operations["V1MessagesBatchesResultsGetMessageBatchResults"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/messages/count_tokens": {
         parameters: {
             query?: never;
@@ -3729,6 +4033,13 @@ export interface components {
         BatchOutputDetails: {
             reasoning_tokens: number;
         };
+        /** BatchProblem */
+        BatchProblem: {
+            code: string;
+            line: number | null;
+            message: string | null;
+            param: string | null;
+        };
         /**
          * BatchRequest
          * @description The body of a new batch. `completion_window`: 1h to 24h.
@@ -3756,6 +4067,51 @@ export interface components {
             output_tokens: number;
             output_tokens_details: components["schemas"]["BatchOutputDetails"];
             total_tokens: number;
+        };
+        /** BatchView */
+        BatchView: {
+            cached_tokens: number;
+            cancelling_at: number | null;
+            completion_tokens: number;
+            completion_window: string;
+            cost_picos: number | bigint;
+            created_at: number;
+            currency: string;
+            deadline_at: number;
+            deleted: boolean;
+            /** @enum {string} */
+            dialect: "openai" | "anthropic";
+            ended_at: number | null;
+            endpoint: string;
+            error_file_id: string | null;
+            errors: {
+                [key: string]: number;
+            };
+            expected_end_at: number | null;
+            failed: number;
+            finalizing_at: number | null;
+            id: string;
+            in_progress_at: number | null;
+            input_file_id: string;
+            key_id: string;
+            lines: number;
+            lines_per_s: number;
+            output_file_id: string | null;
+            problems: components["schemas"]["BatchProblem"][];
+            prompt_tokens: number;
+            /** @enum {string} */
+            status: "validating" | "in_progress" | "finalizing" | "completed" | "failed" | "expired" | "cancelling" | "cancelled";
+            succeeded: number;
+            tenant_id: string;
+            unrun: number | null;
+        };
+        /**
+         * BatchedMessage
+         * @description A request of a batch. `custom_id`: 1 to 64 of A-Z, a-z, 0-9, '_' and '-', unique in the batch.
+         */
+        BatchedMessage: {
+            custom_id: string;
+            params: components["schemas"]["MessagesRequest"];
         };
         /** BillingProfileView */
         BillingProfileView: {
@@ -4894,6 +5250,15 @@ export interface components {
              */
             object: "file";
         };
+        /** DeletedMessageBatch */
+        DeletedMessageBatch: {
+            id: string;
+            /**
+             * @default message_batch_deleted
+             * @constant
+             */
+            type: "message_batch_deleted";
+        };
         /** DeletedResponse */
         DeletedResponse: {
             /**
@@ -5264,6 +5629,20 @@ export interface components {
              * @constant
              */
             status: "processed";
+        };
+        /** FileView */
+        FileView: {
+            bytes: number;
+            created_at: number;
+            expires_at: number | null;
+            filename: string;
+            id: string;
+            in_use: number;
+            key_id: string;
+            /** @enum {string} */
+            purpose: "batch" | "batch_output";
+            sha256: string;
+            tenant_id: string;
         };
         /** LedgerAudit */
         Findings: {
@@ -5865,6 +6244,63 @@ export interface components {
             /** @enum {unknown} */
             type: "message";
             usage: components["schemas"]["ServedUsage"];
+        };
+        /** MessageBatchCounts */
+        MessageBatchCounts: {
+            canceled: number;
+            errored: number;
+            expired: number;
+            processing: number;
+            succeeded: number;
+        };
+        /** MessageBatchObject */
+        MessageBatchObject: {
+            archived_at: string | null;
+            cancel_initiated_at: string | null;
+            created_at: string;
+            ended_at: string | null;
+            expires_at: string;
+            id: string;
+            /** @enum {string} */
+            processing_status: "in_progress" | "canceling" | "ended";
+            request_counts: components["schemas"]["MessageBatchCounts"];
+            results_url: string | null;
+            /**
+             * @default message_batch
+             * @constant
+             */
+            type: "message_batch";
+        };
+        /** MessageBatchPage */
+        MessageBatchPage: {
+            data: components["schemas"]["MessageBatchObject"][];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
+        };
+        /**
+         * MessageBatchRequest
+         * @description The body of a new batch, as it is described: `gateway.batches.inline_requests` reads it while it arrives.
+         * @example {
+         *       "requests": [
+         *         {
+         *           "custom_id": "1",
+         *           "params": {
+         *             "max_tokens": 64,
+         *             "messages": [
+         *               {
+         *                 "content": "Name three rivers.",
+         *                 "role": "user"
+         *               }
+         *             ],
+         *             "model": "my-model"
+         *           }
+         *         }
+         *       ]
+         *     }
+         */
+        MessageBatchRequest: {
+            requests: components["schemas"]["BatchedMessage"][];
         };
         /** MessageDelta */
         MessageDelta: {
@@ -6693,6 +7129,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[BatchView] */
+        Page_BatchView: {
+            data: components["schemas"]["BatchView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[ClosableView] */
         Page_ClosableView: {
             data: components["schemas"]["ClosableView"][];
@@ -6740,6 +7187,17 @@ export interface components {
         /** Page[ExportView] */
         Page_ExportView: {
             data: components["schemas"]["ExportView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[FileView] */
+        Page_FileView: {
+            data: components["schemas"]["FileView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -9908,6 +10366,258 @@ export interface operations {
             };
         };
     };
+    TTenantV1MessagesBatchesListMessageBatches: {
+        parameters: {
+            query?: {
+                after_id?: string | null;
+                before_id?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchPage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesCreateMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesGetMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesDeleteMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedMessageBatch"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesCancelCancelMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    TTenantV1MessagesBatchesResultsGetMessageBatchResults: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The content of the file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
     TTenantV1MessagesCountTokensCountTokens: {
         parameters: {
             query?: never;
@@ -11525,6 +12235,140 @@ export interface operations {
             };
         };
     };
+    V1AdminBatchesListBatches: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                status?: "validating" | "in_progress" | "finalizing" | "completed" | "failed" | "expired" | "cancelling" | "cancelled" | null;
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "deadline_at" | "-deadline_at" | "status" | "-status" | "lines" | "-lines";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBatchesBatchIdGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBatchesBatchIdCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                batch_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminBillingProfilesListProfiles: {
         parameters: {
             query?: {
@@ -12517,6 +13361,178 @@ export interface operations {
                     etag?: string;
                     /** @description Last modified data-time in RFC 2822 format */
                     "last-modified"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesListFiles: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                purpose?: "batch" | "batch_output" | null;
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "filename" | "-filename" | "bytes" | "-bytes";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_FileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdGetFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdDeleteFile: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminFilesFileIdContentGetFileContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The content of the file */
+            200: {
+                headers: {
                     [name: string]: unknown;
                 };
                 content: {
@@ -14538,6 +15554,7 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                batch?: string | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -16871,6 +17888,250 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MessageAnswer"];
                     "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesListMessageBatches: {
+        parameters: {
+            query?: {
+                after_id?: string | null;
+                before_id?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchPage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesCreateMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesGetMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesDeleteMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedMessageBatch"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesCancelCancelMessageBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageBatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesBatchesResultsGetMessageBatchResults: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The content of the file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */

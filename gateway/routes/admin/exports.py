@@ -14,7 +14,7 @@ from billing.exports.export import ExportSpec
 from billing.exports.jobs import ExportJob
 from billing.focus import manifest
 from gateway.admin.administration import Administration
-from gateway.admin.exports import export_of
+from gateway.admin.jobs.exports import export_of
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import Conflict
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, list_page, list_query

@@ -21,13 +21,14 @@ from billing.errors import (
 from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from gateway import errors
 from gateway.access.keys import KeyRefused
-from gateway.admin.refusals import REFUSALS, ActorKeyEnded, NotPermitted
+from gateway.admin.refusals import REFUSALS, ActorKeyEnded, BatchEnded, NotPermitted
 
 # The first class that a refusal is an instance of decides.
 ERRORS: dict[type[Exception], type[errors.ApiError]] = {
     RowNotFound: errors.NotFound,
     AlreadyExists: errors.Conflict,
     NotPossibleYet: errors.Conflict,
+    BatchEnded: errors.Conflict,
     TenantQuotaExceeded: errors.QuotaExceeded,
     QuotaBytesExceeded: errors.RequestTooLarge,
     NotPermitted: errors.InsufficientRole,

@@ -52,6 +52,7 @@ async def list_requests(
     model: Name = None,
     adapter: Name = None,
     tier: Name = None,
+    batch: Name = None,
     start_time: Moment = None,
     end_time: Moment = None,
     search: Name = None,
@@ -63,10 +64,10 @@ async def list_requests(
 ) -> Page[RequestView]:
     """Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-    `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-    failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests
-    whose first token took at least this time; without start_time, those of the last 7 days. Prompts and answers are not
-    stored."""
+    `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
+    end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
+    `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
+    without start_time, those of the last 7 days. Prompts and answers are not stored."""
     begin = None if after is None else _cursor(after)
     if min_ttft_s is not None and start_time is None:
         last = int(services.watch.now_s()) if end_time is None else end_time
@@ -83,6 +84,7 @@ async def list_requests(
             model=model,
             adapter=adapter,
             tier=tier,
+            batch_id=batch or None,
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
             min_ttft_s=min_ttft_s,

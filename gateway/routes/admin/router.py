@@ -63,6 +63,7 @@ from gateway.routes.admin.session import SessionController
 from gateway.routes.admin.tiers.sla import export_sla, sla_report
 from gateway.routes.automation.idempotency import begin_idempotent, keep_answers, replay_write, write_of
 from gateway.routes.automation.query_parameters import check_query
+from gateway.routes.batches.operators import BatchController, FileController
 from gateway.routes.finance.closing import close_all, list_closable, list_connectors, release_connector
 from gateway.routes.finance.documents import get_correction, make_credit, record_payment
 from gateway.routes.finance.profiles import get_issuer, get_profile, list_profiles, set_profile
@@ -76,7 +77,8 @@ from gateway.services import Services
 BODY_BYTES_MAX = 64 * 1024
 CONTROLLERS = (
     TenantController, ProjectController, KeyController, PriceController, BudgetController, WebhookController,
-    ExportController, LimitsController, AdapterController, AliasController, ModelController,
+    ExportController, BatchController, FileController, LimitsController, AdapterController, AliasController,
+    ModelController,
 )  # fmt: skip
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,

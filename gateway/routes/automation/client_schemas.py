@@ -33,6 +33,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
     },
+    "MessageBatchRequest": {
+        "requests": [{"custom_id": "1", "params": {"model": _MODEL, "messages": _MESSAGES, "max_tokens": 64}}],
+    },
     "NewTenant": {
         "slug": "northwind",
         "name": "Northwind",

@@ -192,12 +192,16 @@ _read_batch = BodyDecoder(
 
 def _idempotency(request: Request[Any, Any, Any], body: bytes) -> tuple[str, str] | None:
     """The Idempotency-Key and the fingerprint of the body. Raises InvalidRequest."""
+    name = idempotency_key(request)
+    return None if name is None else (name, hashlib.sha256(body).hexdigest())
+
+
+def idempotency_key(request: Request[Any, Any, Any]) -> str | None:
+    """Raises InvalidRequest."""
     name = request.headers.get(HEADER)
-    if name is None:
-        return None
-    if not NAME.fullmatch(name):
+    if name is not None and not NAME.fullmatch(name):
         raise InvalidRequest(f"{HEADER!r} is 1 to 255 printable ASCII characters.", param=HEADER)
-    return name, hashlib.sha256(body).hexdigest()
+    return name
 
 
 def found_batch(progress: BatchProgress | None, batch_id: str) -> BatchProgress:

@@ -4,14 +4,14 @@ use them.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import logging
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, delete, get, post
 from litestar.params import Parameter
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp
 
 from billing.clock import SECOND
 from gateway.errors import ApiError, InternalError, InvalidRequest, NotFound
@@ -19,8 +19,9 @@ from gateway.files.backends import ContentMissing, ContentStoreFailed
 from gateway.files.contents import ContentReader
 from gateway.files.rows import StoredFile
 from gateway.routes.batches.admission import admitted
+from gateway.routes.batches.downloads import Download, Unreadable
 from gateway.services import Services
-from gateway.stored.texts import TextUnreadable
+from gateway.stored.texts import TextKey, TextUnreadable
 from gateway.uploads.file_uploads import store_error
 
 COLLECTION = "/v1/files"
@@ -115,50 +116,30 @@ async def get_file_content(request: Request[Any, Any, Any], services: Services, 
         if found is None:
             raise file_not_found(file)
         stored, key = found
-        try:
-            reader = await services.files.contents.open_reader(key, stored.id)
-        except (ContentStoreFailed, TextUnreadable) as error:
-            raise _unreadable(stored, error) from error
-    return FileDownload(stored, reader)
+        reader = await open_stored(services, stored, key)
+    headers = download_headers(stored)
+    return Download(reader.stream_bytes(), [reader], headers, functools.partial(unreadable, stored.id))
 
 
-class FileDownload:
-    """ASGI application: the content of a file, in parts. An error after the first part closes the connection before
-    Content-Length bytes are sent, so the client never takes a part for the whole."""
-
-    def __init__(self, stored: StoredFile, reader: ContentReader) -> None:
-        self._stored = stored
-        self._reader = reader
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        left = asyncio.create_task(_wait_left(receive))
-        try:
-            if self._reader.size != self._stored.bytes:
-                raise TextUnreadable("the content has another size than its row")
-            parts = self._reader.stream_bytes()
-            first = await anext(parts, b"")  # its errors are answered with a status
-            headers = [
-                (b"content-type", b"application/octet-stream"),
-                (b"content-length", b"%d" % self._stored.bytes),
-                (b"content-disposition", b"attachment"),
-            ]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": first, "more_body": True})
-            async for part in parts:
-                if left.done():
-                    return
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (ContentStoreFailed, TextUnreadable) as error:
-            raise _unreadable(self._stored, error) from error
-        finally:
-            left.cancel()
-            self._reader.close()
+def download_headers(stored: StoredFile) -> list[tuple[bytes, bytes]]:
+    """Of the answer with the file's content."""
+    return [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-length", b"%d" % stored.bytes),
+        (b"content-disposition", b"attachment"),
+    ]
 
 
-async def _wait_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def open_stored(services: Services, stored: StoredFile, key: TextKey) -> ContentReader:
+    """The content of a file; close it. Raises NotFound for a lost content, FileStoreDown, InternalError."""
+    try:
+        reader = await services.files.contents.open_reader(key, stored.id)
+    except (ContentStoreFailed, TextUnreadable) as error:
+        raise unreadable(stored.id, error) from error
+    if reader.size != stored.bytes:
+        reader.close()
+        raise unreadable(stored.id, TextUnreadable("the content has another size than its row"))
+    return reader
 
 
 def file_object(stored: StoredFile) -> FileObject:
@@ -178,10 +159,11 @@ def file_not_found(file_id: str) -> NotFound:
     return NotFound(f"File with id '{file_id[:ID_CHARS_SHOWN]}' not found.")
 
 
-def _unreadable(stored: StoredFile, error: ContentStoreFailed | TextUnreadable) -> ApiError:
+def unreadable(file_id: str, error: Unreadable) -> ApiError:
+    """The answer for a content that cannot be read; its reason is logged."""
     if isinstance(error, ContentStoreFailed) and not isinstance(error, ContentMissing):
         return store_error(error)
-    _log.error("files.unreadable", extra={"fields": {"file": stored.id, "reason": str(error)}})
+    _log.error("files.unreadable", extra={"fields": {"file": file_id, "reason": str(error)}})
     if isinstance(error, ContentMissing):
-        return NotFound(f"The content of the file '{stored.id}' is lost: the store of files does not have it.")
+        return NotFound(f"The content of the file '{file_id}' is lost: the store of files does not have it.")
     return InternalError()

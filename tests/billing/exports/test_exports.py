@@ -465,21 +465,21 @@ def test_a_line_is_the_event_that_it_stands_for() -> None:
     used = ("ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD")
     named = ("ten_1", "prj_ä", "key\n", "m/%s{}", "adp_1", "premium", "prv_2", "EUR")
     rows: list[Any] = [
-        (7, "req_1", *used, 9, 2, 3, 12_000_001, "stop", 5, 86_399_999_999, None, "text"),
-        (8, 'r"\\\x01é', *named, 0, 0, 0, 0, "length", 0, 1, "tag_1", "text"),
-        (9, "req_3", *used, 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15, None, "embedding"),
-        (10, "req_4", *named, 0, 0, 0, 0, "length", 0, 1, "tag_2", "embedding"),
+        (7, "req_1", *used, 9, 2, 3, 12_000_001, "stop", 5, 86_399_999_999, None, "text", "batch_1"),
+        (8, 'r"\\\x01é', *named, 0, 0, 0, 0, "length", 0, 1, "tag_1", "text", None),
+        (9, "req_3", *used, 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15, None, "embedding", None),
+        (10, "req_4", *named, 0, 0, 0, 0, "length", 0, 1, "tag_2", "embedding", "batch_2"),
     ]
     tags = {"tag_1": {"cost-centre": 'é"'}, "tag_2": {"team": "b", "x": ""}}
     lines = events.EventWriter().of_usage(rows, tags).splitlines(keepends=True)
     for row, line in zip(rows, lines, strict=True):
         sequence, request_id, tenant, project, key, model, adapter, tier, version, currency, *counts = row
-        prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id, operation = counts
+        prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id, operation, batch_id = counts
         started, finished = (precise_moment_text(moment) for moment in (started_at, finished_at))
         data = events.UsageData(
             sequence, tenant, project, key, model, adapter, tier, version, prompt, cached, completion,
             decimal_text(cost), currency, ending, started, tags.get(tag_set_id, msgspec.UNSET),
-            msgspec.UNSET if operation == "text" else operation,
+            msgspec.UNSET if operation == "text" else operation, batch_id or msgspec.UNSET,
         )  # fmt: skip
         event = events.UsageEvent(request_id, f"/tenants/{tenant}", events.SETTLED, finished, data, subject=key)
         assert msgspec.json.encode(event) + b"\n" == line

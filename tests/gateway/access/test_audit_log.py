@@ -54,10 +54,10 @@ READ_ONLY = {
     "models.is_served",
     "adapters.bytes_left",
 }
-# test_aliases, test_fleet_pages, test_tenant_files and test_automation
+# test_aliases, test_fleet_pages, test_tenant_files, test_automation and test_admin_batches
 WITH_OWN_TESTS = {
     *("aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"),
-    *("webhooks.rotate_secret", "webhooks.note_test"),
+    *("webhooks.rotate_secret", "webhooks.note_test", "batches.cancel", "files.delete"),
 }
 Made = dict[str, Any]
 Write = Callable[[Administration, sa.Connection, Made], Any]
@@ -369,6 +369,7 @@ NOT_WRITTEN_HERE = {
     ("POST", "session"),
     ("DELETE", "session"),
     ("POST", "session/backchannel_logout"),
+    *(("POST", "batches/{}/cancel"), ("DELETE", "files/{}")),  # test_admin_batches has them
     *(("POST", "session/totp"), ("POST", "session/totp/confirm"), ("POST", "session/totp/remove")),
     *(("POST", "periods/close_all"), ("POST", "invoices/{}/payments"), ("POST", "connectors/{}/release")),
     *(("POST", "periods/close"), ("POST", "prices/preview"), ("POST", "reconciliations"), ("POST", "adapters/check")),

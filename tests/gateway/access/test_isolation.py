@@ -54,6 +54,7 @@ OWN: dict[tuple[str, str], Any] = {
     ("GET", "/v1/models/{model:path}"): None,
     ("GET", "/v1/files"): None,
     ("GET", "/v1/batches"): None,
+    ("GET", "/v1/messages/batches"): None,
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
@@ -78,6 +79,12 @@ STORED = {
         ("GET", "/v1/files/{file:str}"),
         ("DELETE", "/v1/files/{file:str}"),
         ("GET", "/v1/files/{file:str}/content"),
+        # test_message_batches has these.
+        ("POST", "/v1/messages/batches"),
+        ("GET", "/v1/messages/batches/{batch:str}"),
+        ("POST", "/v1/messages/batches/{batch:str}/cancel"),
+        ("GET", "/v1/messages/batches/{batch:str}/results"),
+        ("DELETE", "/v1/messages/batches/{batch:str}"),
         ("POST", "/v1/batches"),
         ("GET", "/v1/batches/{batch:str}"),
         ("POST", "/v1/batches/{batch:str}/cancel"),
@@ -108,6 +115,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/corrections": {"tenant": OURS},
     "/v1/admin/margins": {"tenant": OURS},
     "/v1/admin/exports": {"tenant": OURS},
+    "/v1/admin/batches": {"tenant": OURS},
+    "/v1/admin/files": {"tenant": OURS},
     "/v1/admin/adapters": {"tenant": OURS},
     "/v1/admin/search": {"tenant": OURS, "q": "-style"},
     "/v1/organization/usage/completions": {
@@ -175,6 +184,9 @@ OPERATORS = {
     ("POST", "/v1/admin/exports"), ("GET", "/v1/admin/exports/{export_id:str}"),
     ("DELETE", "/v1/admin/exports/{export_id:str}"), ("GET", "/v1/admin/exports/{export_id:str}/file"),
     ("GET", "/v1/admin/exports/{export_id:str}/manifest"),
+    ("GET", "/v1/admin/batches/{batch_id:str}"), ("POST", "/v1/admin/batches/{batch_id:str}/cancel"),
+    ("GET", "/v1/admin/files/{file_id:str}"), ("DELETE", "/v1/admin/files/{file_id:str}"),
+    ("GET", "/v1/admin/files/{file_id:str}/content"),
     ("POST", "/v1/admin/adapters"), ("POST", "/v1/admin/adapters/check"), ("GET", "/v1/admin/adapters/uploads"),
     ("GET", "/v1/admin/adapters/{adapter:str}"), ("PATCH", "/v1/admin/adapters/{adapter:str}"),
     ("DELETE", "/v1/admin/adapters/{adapter:str}"), ("GET", "/v1/admin/adapters/{adapter:str}/versions"),
@@ -374,7 +386,7 @@ NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",
     "adapter": "adapters", "request_id": "holds", "period_id": "billing_periods", "correction_id": "corrections",
-    "alert_id": "alerts", "line_id": "audit_log",
+    "alert_id": "alerts", "line_id": "audit_log", "batch_id": "batches", "file_id": "files",
 }  # fmt: skip
 # Writes that no tenant's admin may make, so that the answer never depends on what they name.
 NEVER_A_TENANTS = {

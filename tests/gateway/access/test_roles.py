@@ -26,7 +26,7 @@ MAY: dict[Role, set[str]] = {
     "operator": EVERYTHING - {"prices:write", "billing:write"},
     "finance": READING | {"money:write", "prices:write", "billing:write", "exports:write"},
     "tenant_admin": (READING - {"prices:read", "engine:read", "models:read"})
-    | {f"{area}:write" for area in ("people", "keys", "money", "limits", "adapters", "exports", "alerts")},
+    | {f"{area}:write" for area in ("people", "keys", "money", "limits", "adapters", "exports", "batches", "alerts")},
     "read_only": READING,
 }
 QUERY = {"tenant": "acme", "start_time": 0}

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.batches import validation
-from gateway.batches.validation import ERRORS_MAX, LineScanner, in_order, read_line
+from gateway.batches.validation import ERRORS_MAX, LINES_MAX, LineScanner, in_order, read_line
 
 CHAT = "/v1/chat/completions"
 LINE_BYTES_MAX = 2000
@@ -19,8 +18,8 @@ def line(custom_id: str = "a", model: str = "m", content: str = "hello", **field
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body} | fields).encode()
 
 
-def scan(data: bytes, part_bytes: int = 10**9) -> LineScanner:
-    scanner = LineScanner(CHAT, LINE_BYTES_MAX)
+def scan(data: bytes, part_bytes: int = 10**9, lines_max: int = LINES_MAX) -> LineScanner:
+    scanner = LineScanner(CHAT, LINE_BYTES_MAX, lines_max)
     for start in range(0, len(data), part_bytes):
         scanner.scan_part(data[start : start + part_bytes])
     scanner.finish_scan()
@@ -100,10 +99,9 @@ def test_at_most_so_many_errors_are_listed() -> None:
     assert scanner.has_failed
 
 
-def test_the_number_of_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "LINES_MAX", 3)
-    assert scan(b"\n".join(line(str(number)) for number in range(3))).errors == []
-    scanner = scan(b"\n".join(line(str(number)) for number in range(6)))
+def test_the_number_of_lines_is_limited() -> None:
+    assert scan(b"\n".join(line(str(number)) for number in range(3)), lines_max=3).errors == []
+    scanner = scan(b"\n".join(line(str(number)) for number in range(6)), lines_max=3)
     assert codes(scanner) == [("too_many_lines", 4)]
     assert scanner.has_failed
 

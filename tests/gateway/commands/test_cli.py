@@ -456,6 +456,8 @@ ELSEWHERE = {
     "fleet certificates",  # test_fleet_certificates types it
     *("fleet up", "fleet down"),  # tests/programs/ray_faults.py types them
     *("fleet status", "drain engine"),  # test_fleet_pages types them
+    # test_batch_commands types them
+    *("batches list", "batches show", "batches cancel", "batches submit", "files list", "files show", "files delete"),
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
     *("drain gateway", "upgrade"),  # tests/system/test_rolling_upgrade.py types them

@@ -22,6 +22,7 @@ from billing.lists import ListCursor, ListPage, ListQuery
 from gateway import tables
 from gateway.access import audit_log, keys
 from gateway.catalog import adapters
+from gateway.views import batches as batch_lists
 from support.gateway.session_client import Browser
 from support.stack import Stack
 
@@ -189,6 +190,8 @@ PATHS = {
     "budgets": ("created_at", budgets._SORTED),
     "adapters": ("name", adapters._SORTED),
     "exports": ("-created_at", jobs._SORTED),
+    "batches": ("-created_at", batch_lists._BATCH_LIST),
+    "files": ("-created_at", batch_lists._FILE_LIST),
     "invoices": ("period", invoices._SORTED),
     "audit_log": ("-at", audit_log._SORTED),
 }

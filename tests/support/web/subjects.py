@@ -10,6 +10,7 @@ from billing import tables
 from billing.books import corrections, invoices, periods
 from billing.clock import SECOND
 from gateway.tables import adapters, keys
+from support.gateway.batch_client import BatchClient, chat_lines
 from support.stack import MODEL
 from support.web.console import Console
 
@@ -49,6 +50,12 @@ def credited(console: Console) -> str:
     return _first(console, tables.corrections.c.id, tables.corrections.c.tenant_id)
 
 
+def batched(console: Console) -> str:
+    """A batch of hooli's that has ended."""
+    with BatchClient(console.stack, console.stack.keys["hooli"]) as client:
+        return str(client.finish(client.create(chat_lines(2)))["id"])
+
+
 # A page with a new parameter needs its line here. The pages show hooli, the tenant of the tenant_admin.
 SUBJECTS: dict[str, Callable[[Console], str]] = {
     "tenant": lambda _: "hooli",
@@ -58,5 +65,6 @@ SUBJECTS: dict[str, Callable[[Console], str]] = {
     "adapter": lambda console: _first(console, adapters.c.id, adapters.c.tenant_id),
     "key": lambda console: _first(console, keys.c.id, keys.c.tenant_id),
     "request": lambda console: _first(console, tables.usage.c.request_id, tables.usage.c.tenant_id),
+    "batch": batched,
     "tier": lambda _: "premium",
 }

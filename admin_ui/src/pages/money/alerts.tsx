@@ -351,6 +351,7 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
     format: "laneway",
     budgets: true,
     problems: false,
+    batches: false,
     routing_key: "",
   });
   const { values } = form;
@@ -370,8 +371,9 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
           tenant: values.tenant === "" ? null : values.tenant,
           format: values.format,
           events: [
-            ...(values.budgets || !forProblems ? ["budgets"] : []),
+            ...(values.budgets ? ["budgets"] : []),
             ...(values.problems && forProblems ? ["problems"] : []),
+            ...(values.batches && values.format !== "pagerduty" ? ["batches"] : []),
           ],
           routing_key: values.format === "pagerduty" ? values.routing_key.trim() : null,
         });
@@ -401,17 +403,16 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
           control={(props) => <TenantLookup {...props} />}
         />
       )}
+      <CheckField form={form} name="budgets" label="Alerts of budgets" />
       {forProblems && (
-        <>
-          <CheckField form={form} name="budgets" label="Alerts of budgets" />
-          <CheckField
-            form={form}
-            name="problems"
-            label="Problems of the deployment"
-            hint="A part of the page Health that is bad for a minute, and its resolution."
-          />
-        </>
+        <CheckField
+          form={form}
+          name="problems"
+          label="Problems of the deployment"
+          hint="A part of the page Health that is bad for a minute, and its resolution."
+        />
       )}
+      {values.format !== "pagerduty" && <CheckField form={form} name="batches" label="Ends of batches" />}
       <SelectField
         form={form}
         name="format"

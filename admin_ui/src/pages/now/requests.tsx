@@ -83,6 +83,7 @@ export default function Requests() {
     model: "",
     adapter: "",
     tier: "",
+    batch: "",
     min_ttft_s: "",
     from: "",
     to: "",
@@ -134,6 +135,7 @@ export default function Requests() {
           onChange={(key_id) => view.set({ key_id })}
         />
       </LookupFilter>
+      <TextFilter label="Batch" view={view} name="batch" />
       <Moment label="Ended from (UTC)" value={from} onChange={(value) => view.set({ from: value })} />
       <Moment label="Ended until (UTC)" value={to} onChange={(value) => view.set({ to: value })} />
     </>

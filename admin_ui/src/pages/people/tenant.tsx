@@ -10,7 +10,7 @@ import { RateLimits } from "../money/rateLimits";
 import { TenantForm, useTenantChange } from "./tenantForms";
 import { type Tenant, TenantOverview } from "./tenantOverview";
 import { TenantSla } from "./tenantSla";
-import { TenantAdapters, TenantBudgets, TenantKeys, TenantProjects, TenantRequests } from "./tenantTabs";
+import { TenantAdapters, TenantBatches, TenantBudgets, TenantKeys, TenantProjects, TenantRequests } from "./tenantTabs";
 import { Status } from "./tenants";
 import "./tenant.css";
 
@@ -59,6 +59,9 @@ function TenantDetails({ tenant }: { tenant: Tenant }) {
           { id: "about", label: "Overview", content: () => <TenantOverview tenant={tenant} /> },
           ...(may("requests:read")
             ? [{ id: "requests", label: "Requests", content: () => <TenantRequests tenant={tenant} /> }]
+            : []),
+          ...(may("batches:read")
+            ? [{ id: "batches", label: "Batches", content: () => <TenantBatches tenant={tenant} /> }]
             : []),
           ...(may("keys:read") ? [{ id: "keys", label: "Keys", content: () => <TenantKeys tenant={tenant} /> }] : []),
           { id: "projects", label: "Projects", content: () => <TenantProjects tenant={tenant} /> },

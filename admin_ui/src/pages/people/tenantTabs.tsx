@@ -16,6 +16,7 @@ import {
 } from "../../kit";
 import { BudgetForm } from "../money/budgetForms";
 import { BudgetTable } from "../money/budgetTable";
+import { batchColumns } from "../parts/batches";
 import { AnsweredBy, KeyName } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
 import { type Key, NewKeyForm } from "./keyForms";
@@ -24,6 +25,7 @@ import { ProjectForm } from "./tenantForms";
 import type { Tenant } from "./tenantOverview";
 
 type Project = RowOf<"/v1/admin/projects">;
+const BATCHES = batchColumns(false);
 type Request = RowOf<"/v1/admin/requests">;
 type Adapter = RowOf<"/v1/admin/adapters">;
 
@@ -217,6 +219,31 @@ export function TenantRequests({ tenant }: { tenant: Tenant }) {
         </Link>
       }
       empty={<EmptyState title="No request yet" />}
+    />
+  );
+}
+
+/** The newest batches; the page of all batches has the filters. */
+export function TenantBatches({ tenant }: { tenant: Tenant }) {
+  const list = useList("/v1/admin/batches", { query: { tenant: tenant.slug } }, { limit: 25 });
+  return (
+    <DataTable
+      label={`Batches of ${tenant.name}`}
+      list={list}
+      columns={BATCHES}
+      id={(one) => one.id}
+      to={(one) => place("/batches", one.id)}
+      filters={
+        <>
+          <Link to="/batches" query={{ tenant: tenant.slug }}>
+            All batches, with filters
+          </Link>
+          <Link to="/files" query={{ tenant: tenant.slug }}>
+            Files
+          </Link>
+        </>
+      }
+      empty={<EmptyState title="No batch yet" />}
     />
   );
 }

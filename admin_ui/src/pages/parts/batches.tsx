@@ -1,0 +1,144 @@
+// What pages about batches share: status, progress, and the columns of their lists.
+import type { RowOf } from "../../api";
+import { Badge, type Column, Count, Money, Time, type Tone, count, iso, percent } from "../../kit";
+import { TenantText } from "./names";
+import "./batches.css";
+
+export type Batch = RowOf<"/v1/admin/batches">;
+
+export const BATCH_STATUSES: readonly Batch["status"][] = [
+  "validating",
+  "in_progress",
+  "finalizing",
+  "completed",
+  "failed",
+  "expired",
+  "cancelling",
+  "cancelled",
+];
+const TONES: Record<Batch["status"], Tone> = {
+  validating: "accent",
+  in_progress: "accent",
+  finalizing: "accent",
+  completed: "good",
+  failed: "bad",
+  expired: "warn",
+  cancelling: "warn",
+  cancelled: "plain",
+};
+export const BATCH_POLL_MS = 2_000;
+
+export function hasEnded(batch: Batch): boolean {
+  return batch.ended_at !== null;
+}
+
+/** A batch that is expected to end after its deadline. */
+export function isLate(batch: Batch): boolean {
+  return batch.expected_end_at !== null && batch.expected_end_at > batch.deadline_at;
+}
+
+export function BatchStatus({ of }: { of: Batch }) {
+  return (
+    <>
+      <Badge tone={TONES[of.status]}>{of.status.replace("_", " ")}</Badge>
+      {isLate(of) && <Badge tone="bad">late</Badge>}
+    </>
+  );
+}
+
+/** A bar of the lines that succeeded and failed, and their numbers. */
+export function BatchProgress({ of, wide }: { of: Batch; wide?: boolean }) {
+  const done = percent(of.succeeded, of.lines || 1);
+  const failed = percent(of.failed, of.lines || 1);
+  return (
+    <span className={wide ? "batch-progress batch-progress-wide" : "batch-progress"}>
+      <svg
+        viewBox="0 0 100 6"
+        preserveAspectRatio="none"
+        role="progressbar"
+        aria-label={`Lines of ${of.id} that have ended`}
+        aria-valuenow={Math.round(done + failed)}
+        aria-valuemin={0}
+        aria-valuemax={100}
+      >
+        <rect className="meter-all" width="100" height="6" />
+        <rect className="batch-done" width={done} height="6" />
+        <rect className="batch-failed" x={done} width={failed} height="6" />
+      </svg>
+      <span className="num">
+        {count(of.succeeded + of.failed)} / {count(of.lines)}
+      </span>
+    </span>
+  );
+}
+
+/** Lines per second; "–" for a batch of which no line ended in the last minute. */
+export function rateText(batch: Batch): string {
+  if (batch.lines_per_s === 0) return "–";
+  return `${batch.lines_per_s < 10 ? batch.lines_per_s.toFixed(1) : count(Math.round(batch.lines_per_s))}/s`;
+}
+
+const TENANT_COLUMN: Column<Batch> = {
+  id: "tenant",
+  header: "Tenant",
+  cell: (one) => <TenantText id={one.tenant_id} />,
+  csv: (one) => one.tenant_id,
+};
+
+/** `tenant`: with the column of the tenant. */
+export function batchColumns(tenant: boolean): readonly Column<Batch>[] {
+  return [
+    ...(tenant ? [TENANT_COLUMN] : []),
+    {
+      id: "created",
+      header: "Created",
+      sort: "created_at",
+      cell: (one) => <Time at={one.created_at} />,
+      csv: (one) => iso(one.created_at),
+    },
+    {
+      id: "status",
+      header: "Status",
+      sort: "status",
+      cell: (one) => <BatchStatus of={one} />,
+      csv: (one) => one.status,
+    },
+    {
+      id: "progress",
+      header: "Lines",
+      sort: "lines",
+      cell: (one) => <BatchProgress of={one} />,
+      csv: (one) => one.lines,
+    },
+    {
+      id: "failed",
+      header: "Failed",
+      end: true,
+      cell: (one) => <Count value={one.failed} />,
+      csv: (one) => one.failed,
+    },
+    { id: "rate", header: "Rate", end: true, wide: true, cell: (one) => <span className="num">{rateText(one)}</span> },
+    {
+      id: "end",
+      header: "Expected end",
+      wide: true,
+      cell: (one) => (one.expected_end_at === null ? "–" : <Time at={one.expected_end_at} absolute detail="minute" />),
+      csv: (one) => iso(one.expected_end_at),
+    },
+    {
+      id: "deadline",
+      header: "Deadline",
+      sort: "deadline_at",
+      wide: true,
+      cell: (one) => <Time at={one.deadline_at} absolute detail="minute" />,
+      csv: (one) => iso(one.deadline_at),
+    },
+    {
+      id: "cost",
+      header: "Cost so far",
+      end: true,
+      cell: (one) => <Money picos={one.cost_picos} currency={one.currency} short />,
+      csv: (one) => one.cost_picos,
+    },
+  ];
+}
