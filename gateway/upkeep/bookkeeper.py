@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
 from billing.books import day_rollups, rollups
+from billing.books.rollups import FoldResult
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
@@ -53,10 +55,7 @@ class Bookkeeper:
 
     async def run_once(self) -> None:
         """Fold all usage, and reconcile if the last reconciliation is old enough. Raises DatabaseUnavailable."""
-        limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
-        for fold in (rollups.fold_usage, day_rollups.fold_days):
-            while (await self._database.write_in_background(functools.partial(fold, limit=limit))).more:
-                pass
+        await self._fold(rollups.fold_usage)
         if await self._database.report(self._is_due):
             await self._record_engines()
             result = await self._database.report(reconcile.reconcile_minute)
@@ -67,6 +66,13 @@ class Bookkeeper:
         self._metrics.overshoot.set(findings.overshot)
         if findings.at is not None:
             self._metrics.reconciled_at.set(findings.at / SECOND)
+        await self._fold(day_rollups.fold_days)  # last: after an upgrade it folds the whole history
+
+    async def _fold(self, fold: Callable[..., FoldResult]) -> None:
+        """Fold all rows. Raises DatabaseUnavailable."""
+        limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
+        while (await self._database.write_in_background(functools.partial(fold, limit=limit))).more:
+            pass
 
     def _is_due(self, connection: sa.Connection) -> bool:
         last = reconcile.newest_result(connection, "minute")

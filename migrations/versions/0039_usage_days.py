@@ -1,5 +1,6 @@
-"""Sums of usage by UTC day, made from the hours. A version without them folds hours alone; rows that it leaves behind
-are folded by the next gateway of this version.
+"""Sums of usage by UTC day. They begin empty: the gateways fold all usage rows in groups, as long as reports read the
+hours. A version without them folds hours alone; rows that it leaves behind are folded by the next gateway of this
+version.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ down_revision = "0038"
 branch_labels = None
 depends_on = None
 
-DAY = 86_400_000_000
-KEY = ("tenant_id", "key_id", "model", "adapter", "tier", "price_version_id", "project_id", "currency")
 COUNTS = (
     *("requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens"),
-    *("preemptions", "swapped_tokens", "cost_picos", "device_s", "embedding_tokens"),
+    *("preemptions", "swapped_tokens", "cost_picos"),
 )
 
 
@@ -38,7 +37,7 @@ def upgrade() -> None:
         text("price_version_id"),
         text("project_id"),
         text("currency", 3),
-        *(number(name) for name in COUNTS if name not in ("device_s", "embedding_tokens")),
+        *(number(name) for name in COUNTS),
         sa.Column("device_s", sa.Double(), nullable=False),
         number("sequence_min"),
         number("sequence_max"),
@@ -56,17 +55,7 @@ def upgrade() -> None:
         sa.Column("folded_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_day_cursor")),
     )
-    connection = op.get_bind()
-    if connection.dialect.name == "postgresql":  # no gateway folds between the two statements
-        op.execute("SELECT 1 FROM rollup_cursor WHERE id = 1 FOR UPDATE")
-    key, counts = ", ".join(KEY), ", ".join(COUNTS)
-    sums = ", ".join(f"SUM({name})" for name in COUNTS)
-    op.execute(
-        f"INSERT INTO usage_days (day, {key}, {counts}, sequence_min, sequence_max) "
-        f"SELECT hour - hour % {DAY}, {key}, {sums}, MIN(sequence_min), MAX(sequence_max) "
-        f"FROM usage_hours GROUP BY hour - hour % {DAY}, {key}"
-    )
-    op.execute("INSERT INTO day_cursor (id, sequence, folded_at) SELECT 1, sequence, folded_at FROM rollup_cursor")
+    op.execute("INSERT INTO day_cursor (id, sequence, folded_at) VALUES (1, 0, 0)")
 
 
 def downgrade() -> None:
