@@ -183,6 +183,41 @@ def test_the_end_follows_from_the_outputs(
     assert stage.write(lambda c: claims.worker_view(c, [], OTHER)).claimable == []
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(claims.EXPIRED_CODE, "expired"), ("invalid_api_key", "cancelled"), ("tenant_suspended", "cancelled")],
+)
+def test_a_batch_that_ends_before_it_is_validated_is_not_completed(stage: Stage, code: str, status: str) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.write(lambda c: claims.decide_end(c, row.id, epoch, code, "late", listed=True))
+    stage.write(lambda c: claims.restart_validation(c, row.id, epoch))
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch, new_file_id(), new_file_id()))
+    assert (plan.status, plan.output_file_id, plan.error_file_id) == (status, None, None)
+
+
+def test_claimable_batches_are_ranked_by_tenant(stage: Stage) -> None:
+    for _ in range(3):
+        stage.create()
+    other = stage.write(lambda c: tenants.create(c, slug="late", name="Late", tier="standard"))
+    late = stage.write(
+        lambda c: rows.insert_batch(
+            c,
+            NewBatch(tenant_id=other.id, key_id="key_1", endpoint="e", input_file_id="file", window_hours=24),
+            database_now(c),
+            {"status": "validating", "lines": 0, "enqueued_tokens": 0},
+        )
+    )
+    found = stage.write(lambda c: claims.worker_view(c, [], GATEWAY)).claimable
+    assert [(one.tenant_id, one.rank) for one in found] == [
+        (stage.tenant_id, 1),
+        (other.id, 1),
+        (stage.tenant_id, 2),
+        (stage.tenant_id, 3),
+    ]
+    assert found[1].batch_id == late.id
+
+
 def test_a_tenants_enqueued_tokens_are_limited(stage: Stage) -> None:
     stage.create()
     row, epoch = stage.claim() or pytest.fail("it is not claimed")
