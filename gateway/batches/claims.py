@@ -37,7 +37,9 @@ CLAIMABLE_READ_MAX = 50  # batches without a living worker that are read at once
 LINES_INSERTED_AT_ONCE = 2000
 ROWS_DELETED_AT_ONCE = 200  # an output may have megabytes
 EXPIRED_CODE = "batch_expired"
-UNREADABLE_MESSAGE = "The contents of the batch were deleted with the tenant's key."
+UNREADABLE_MESSAGE = (
+    "The contents of the batch cannot be decrypted: they were deleted with the tenant's key, or they are damaged."
+)
 EXPIRED_MESSAGE = "This request could not be executed before the completion window expired."
 
 _INSERT_LINES = BulkInsert(batch_lines)
@@ -327,7 +329,7 @@ def end_batch(
 
 
 def end_unreadable(connection: sa.Connection, row: BatchRow, epoch: int) -> None:
-    """End a batch whose texts cannot be decrypted any more, as the tenant's key was deleted."""
+    """End a batch whose texts cannot be decrypted any more."""
     lock_lease(connection, row.id, epoch)
     found = [BatchError("content_unavailable", UNREADABLE_MESSAGE)]
     values = {"status": "failed", "errors": msgspec.to_builtins(found), "output_file_id": None, "error_file_id": None}

@@ -26,6 +26,7 @@ from billing.output_tables import line_outputs
 from gateway import errors
 from gateway.batch_tables import batch_lines, batches
 from gateway.batches import assembly, claims, worker
+from gateway.batches import claimed as claimed_module
 from gateway.batches.assembly import Assembler, RowsChanged
 from gateway.batches.claimed import BATCHES_MAX, CLAIMED_MAX, ClaimedBatch, TargetQueue, claims_of
 from gateway.batches.claims import Claimable, LineTask
@@ -189,6 +190,7 @@ class Desk:
 def desk(sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(worker, "POLL_S", 0.05)
     monkeypatch.setattr(worker, "RETRY_S_MIN", 0.01)
+    monkeypatch.setattr(claimed_module, "PAUSE_S_MIN", 0.01)
     return Desk(sqlite_database, tmp_path)
 
 
