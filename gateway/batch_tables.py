@@ -31,7 +31,7 @@ batches = sa.Table(
     sa.Column("output_expires_s", sa.BigInteger),  # of its output files, after their creation; null: the default
     sa.Column(
         "output_file_id", sa.String(64)
-    ),  # recorded before the assembly; the file exists once the batch has ended
+    ),  # of the last assembly that began; the file exists once the batch has ended
     sa.Column("error_file_id", sa.String(64)),
     sa.Column("lines", sa.BigInteger, nullable=False),  # validated so far; once validated, all
     sa.Column("succeeded", sa.BigInteger),  # lines in the output file; null: it has not ended

@@ -12,15 +12,18 @@ from billing.database import Database
 from billing.output_tables import line_outputs
 from gateway.batch_tables import batch_lines
 from gateway.batches import claims
-from gateway.batches.claimed import ClaimedBatch
+from gateway.batches.claimed import ClaimedBatch, InputUnavailable
 from gateway.batches.claims import AssemblyPlan
 from gateway.batches.sealing import open_output, unrun_line
 from gateway.batches.validation import read_line
+from gateway.files.backends import ContentStoreFailed
 from gateway.files.contents import FileContents, WrittenFile
 from gateway.files.rows import OUTPUT_PURPOSE, NewFile
-from gateway.stored.texts import TextKey
+from gateway.stored.texts import TextKey, TextUnreadable
 
-OUTPUTS_READ_MAX = 64  # at once; each may have megabytes
+OUTPUTS_READ_MAX = 64  # at once
+SEALED_READ_BYTES_MAX = 4 * 1024 * 1024  # of outputs at once, unless one has more
+OPEN_IN_LOOP_BYTES_MAX = 16 * 1024  # of a sealed output
 LINES_READ_MAX = 1000
 INPUT_READ_BYTES_MAX = 1024 * 1024  # of the input file at once
 
@@ -33,6 +36,10 @@ class UnrunLine(msgspec.Struct, frozen=True):
     length: int
 
 
+class RowsChanged(Exception):
+    """The rows of a batch are not those that its assembly was planned for."""
+
+
 class Assembler:
     """Of one gateway process. `expires_s`: of files whose batch does not say."""
 
@@ -42,19 +49,21 @@ class Assembler:
         self._expires_s = expires_s
 
     async def end_batch(self, batch: ClaimedBatch, key: TextKey) -> str:
-        """Write the files and end the batch. If an earlier worker began that, the files get the same ids and content.
-        Returns the batch's status. Raises LeaseLost, TextUnreadable, ContentStoreFailed, DatabaseUnavailable."""
+        """Write the files and end the batch. Files that an earlier worker wrote have other ids and no row. Returns the
+        batch's status. Raises LeaseLost, RowsChanged, TextUnreadable, ContentStoreFailed, DatabaseUnavailable."""
         row, epoch = batch.row, batch.epoch
         if row.in_progress_at is None:  # it ends before it was validated: not all of its lines are known
             await self._database.write_in_background(
                 lambda connection: claims.restart_validation(connection, row.id, epoch)
             )
         plan = await self._database.write_in_background(
-            lambda connection: claims.plan_assembly(connection, row.id, epoch)
+            lambda connection: claims.plan_assembly(
+                connection, row.id, epoch, batch.output_file_id, batch.error_file_id
+            )
         )
         written: list[tuple[NewFile, WrittenFile]] = []
         if plan.output_file_id is not None:
-            parts = self._outputs(batch, key, errors=False)
+            parts = self._outputs(batch, key, plan.succeeded, errors=False)
             written.append(await self._write_file(batch, key, plan.output_file_id, "output", parts))
         if plan.error_file_id is not None:
             parts = self._error_lines(batch, key, plan)
@@ -78,34 +87,48 @@ class Assembler:
         )
         return new, await self._contents.write(key, file_id, parts)
 
-    async def _outputs(self, batch: ClaimedBatch, key: TextKey, *, errors: bool) -> AsyncIterator[bytes]:
-        """The outputs, or the errors, in the order of their lines."""
-        after = 0
+    async def _outputs(self, batch: ClaimedBatch, key: TextKey, count: int, *, errors: bool) -> AsyncIterator[bytes]:
+        """The `count` outputs, or errors, in the order of their lines. Raises RowsChanged for another number."""
+        after = found = 0
         while rows := await self._read_outputs(batch.id, after, errors=errors):
-            yield await asyncio.to_thread(_opened, key, batch.id, rows)
-            after = rows[-1][0]
+            after, found = rows[-1][0], found + len(rows)
+            for line, sealed in rows:
+                if len(sealed) <= OPEN_IN_LOOP_BYTES_MAX:
+                    yield open_output(key, batch.id, line, sealed) + b"\n"
+                else:
+                    yield await asyncio.to_thread(open_output, key, batch.id, line, sealed) + b"\n"
+        _check_count(batch.id, found, count)
 
     async def _read_outputs(self, batch_id: str, after: int, *, errors: bool) -> list[tuple[int, bytes]]:
-        query = sa.select(line_outputs.c.line, line_outputs.c.sealed).where(
-            line_outputs.c.batch_id == batch_id, line_outputs.c.is_error == errors, line_outputs.c.line > after
-        )
-        query = query.order_by(line_outputs.c.line).limit(OUTPUTS_READ_MAX)
-        return await self._database.report(
-            lambda connection: [(line, bytes(sealed)) for line, sealed in connection.execute(query)]
-        )
+        """The next outputs: at most SEALED_READ_BYTES_MAX, or one."""
+        return await self._database.report(lambda connection: _next_outputs(connection, batch_id, after, errors=errors))
 
     async def _error_lines(self, batch: ClaimedBatch, key: TextKey, plan: AssemblyPlan) -> AsyncIterator[bytes]:
         """The errors of lines that failed, then the errors of lines that did not run."""
-        async for part in self._outputs(batch, key, errors=True):
+        async for part in self._outputs(batch, key, plan.failed - plan.unrun, errors=True):
             yield part
-        after = 0
-        assert batch.reader is not None
+        after = found = 0
         while lines := await self._read_unrun(batch.id, after):
             for some in _near(lines):
-                begins = some[0].offset
-                data = await batch.reader.read(begins, some[-1].offset + some[-1].length - begins)
+                data = await self._read_input(batch, some)
                 yield await asyncio.to_thread(_unrun, batch.id, plan, some, data)
-            after = lines[-1].line
+            after, found = lines[-1].line, found + len(lines)
+        _check_count(batch.id, found, plan.unrun)
+
+    async def _read_input(self, batch: ClaimedBatch, lines: Sequence[UnrunLine]) -> bytes | None:
+        """The input file from the first of the lines to the last; None: it cannot be read after the deadline, or it is
+        damaged. Raises InputUnavailable."""
+        if batch.reader is None:
+            return None
+        begins = lines[0].offset
+        try:
+            return await batch.reader.read(begins, lines[-1].offset + lines[-1].length - begins)
+        except TextUnreadable:  # if the key was deleted, `claims.end_batch` finds that
+            return None
+        except ContentStoreFailed as error:
+            if batch.is_input_given_up:
+                return None
+            raise InputUnavailable(f"the input file: {error}") from error
 
     async def _read_unrun(self, batch_id: str, after: int) -> list[UnrunLine]:
         has_output = sa.exists().where(
@@ -130,15 +153,36 @@ def _near(lines: Sequence[UnrunLine]) -> Iterator[list[UnrunLine]]:
         yield group
 
 
-def _unrun(batch_id: str, plan: AssemblyPlan, lines: Sequence[UnrunLine], data: bytes) -> bytes:
-    """The error of each line; `data`: the input file from the first of them to the last."""
+def _unrun(batch_id: str, plan: AssemblyPlan, lines: Sequence[UnrunLine], data: bytes | None) -> bytes:
+    """The error of each line; `data`: the input file from the first of them to the last. None: it could not be read, so
+    the lines have no custom_id."""
     found = []
     for line in lines:
+        if data is None:
+            message = f"{plan.message} The input file could not be read. This is its line {line.line}."
+            found.append(unrun_line("", batch_id, line.line, plan.code, message) + b"\n")
+            continue
         begins = line.offset - lines[0].offset
         custom_id = read_line(data[begins : begins + line.length]).custom_id
         found.append(unrun_line(custom_id, batch_id, line.line, plan.code, plan.message) + b"\n")
     return b"".join(found)
 
 
-def _opened(key: TextKey, batch_id: str, rows: Sequence[tuple[int, bytes]]) -> bytes:
-    return b"".join([open_output(key, batch_id, line, sealed) + b"\n" for line, sealed in rows])
+def _next_outputs(connection: sa.Connection, batch_id: str, after: int, *, errors: bool) -> list[tuple[int, bytes]]:
+    outputs = line_outputs.c
+    wanted = (outputs.batch_id == batch_id, outputs.is_error == errors, outputs.line > after)
+    sizes = sa.select(outputs.line, sa.func.length(outputs.sealed)).where(*wanted).order_by(outputs.line)
+    last, total = after, 0
+    for line, size in connection.execute(sizes.limit(OUTPUTS_READ_MAX)).all():
+        total += size
+        if last > after and total > SEALED_READ_BYTES_MAX:
+            break
+        last = line
+    rows = sa.select(outputs.line, outputs.sealed).where(*wanted, outputs.line <= last).order_by(outputs.line)
+    return [(line, bytes(sealed)) for line, sealed in connection.execute(rows)]
+
+
+def _check_count(batch_id: str, found: int, planned: int) -> None:
+    """Raises RowsChanged, before the file has its name."""
+    if found != planned:
+        raise RowsChanged(f"{batch_id} has {found} rows of lines for a file of {planned} lines")

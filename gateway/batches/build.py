@@ -49,5 +49,6 @@ def build_worker(
         Assembler(database, files.contents, files.section.expires_s),
         LinePace(tier, section.outstanding_max, heartbeats),
         on_budget=lambda connection, tenant_id: claims.budget_policy(connection, tenant_id, section.on_budget),
+        has_holds=lambda connection, tenant_id: claims.has_open_holds(connection, tenant_id, tier),
         note_ended=lambda succeeded: metrics.batch_lines_ended.labels("succeeded" if succeeded else "failed").inc(),
     )

@@ -15,7 +15,7 @@ from billing.clock import database_now
 from billing.ledger.leases import is_live
 from billing.ledger.outputs import lock_lease, take_lease
 from billing.output_tables import line_outputs, output_leases
-from billing.tables import leases, tenants
+from billing.tables import holds, leases, tenants
 from gateway.batch_tables import batch_lines, batches
 from gateway.batches.events import insert_deliveries
 from gateway.batches.rows import (
@@ -30,28 +30,29 @@ from gateway.batches.rows import (
 )
 from gateway.batches.validation import BatchError, ValidLine
 from gateway.files.contents import WrittenFile
-from gateway.files.rows import NewFile, end_use, insert_file, lock_quota, new_file_id
+from gateway.files.rows import NewFile, end_use, insert_file, lock_quota
 from gateway.stored.texts import TextKey, TextUnreadable
 
 CLAIMABLE_READ_MAX = 50  # batches without a living worker that are read at once
 LINES_INSERTED_AT_ONCE = 2000
 ROWS_DELETED_AT_ONCE = 200  # an output may have megabytes
 EXPIRED_CODE = "batch_expired"
+UNREADABLE_MESSAGE = (
+    "The contents of the batch cannot be decrypted: they were deleted with the tenant's key, or they are damaged."
+)
 EXPIRED_MESSAGE = "This request could not be executed before the completion window expired."
 
 _INSERT_LINES = BulkInsert(batch_lines)
 
 
 class LineTask(msgspec.Struct):
-    """A line that has no output yet. `number`: of its attempts under this worker's lease; `attempts`: that an engine
-    began and that failed, under any lease."""
+    """A line that has no output yet. `attempts`: that an engine began and that failed, under any lease."""
 
     line: int
     offset: int
     length: int
     target: str
     attempts: int
-    number: int = 0
 
 
 class ClaimState(msgspec.Struct, frozen=True):
@@ -62,14 +63,30 @@ class ClaimState(msgspec.Struct, frozen=True):
     deadline_at: int
 
 
+class Claimable(msgspec.Struct, frozen=True):
+    """A batch without a worker. `epoch`: of its lease. `rank`: among its tenant's claimable batches by their deadline,
+    from 1."""
+
+    batch_id: str
+    epoch: int
+    tenant_id: str
+    rank: int
+
+
+class LineState(msgspec.Struct, frozen=True):
+    """`epoch`: of the lease of the line's batch. `is_error`: of the line's output; None: it has no output."""
+
+    epoch: int | None
+    is_error: bool | None
+
+
 class WorkerView(msgspec.Struct, frozen=True):
     """What a worker reads at each poll: the database's clock (microseconds UTC), its claims, and claimable batches by
-    their deadline, each with the epoch of its lease. `has_ended_rows`: lines of a batch that
-    has ended have rows."""
+    their rank, then by their deadline. `has_ended_rows`: lines of a batch that has ended have rows."""
 
     now: int
     states: dict[str, ClaimState]
-    claimable: list[tuple[str, int]]
+    claimable: list[Claimable]
     has_ended_rows: bool
 
 
@@ -86,7 +103,9 @@ class AssemblyPlan(msgspec.Struct, frozen=True):
     status: str  # of the batch at its end
 
 
-def worker_view(connection: sa.Connection, claimed: Sequence[str]) -> WorkerView:
+def worker_view(connection: sa.Connection, claimed: Sequence[str], gateway_id: str) -> WorkerView:
+    """`claimed`: the batches that the worker of `gateway_id` has. This gateway's lease of any other batch was retained
+    by a claim or a release whose answer was lost, so the batch is claimable."""
     now = database_now(connection)
     owned = output_leases.join(batches, batches.c.id == output_leases.c.batch_id)
     columns = (output_leases.c.batch_id, output_leases.c.epoch)
@@ -97,14 +116,23 @@ def worker_view(connection: sa.Connection, claimed: Sequence[str]) -> WorkerView
     )
     states = {row.batch_id: ClaimState(row.status, row.epoch, row.deadline_at) for row in connection.execute(mine)}
     joined = owned.outerjoin(leases, leases.c.gateway_id == output_leases.c.gateway_id)
-    query = sa.select(*columns, leases.c.renewed_at, leases.c.expires_at).select_from(joined)
+    rank = sa.func.row_number().over(partition_by=batches.c.tenant_id, order_by=batches.c.deadline_at).label("rank")
+    query = sa.select(
+        *columns,
+        batches.c.tenant_id,
+        rank,
+        output_leases.c.gateway_id,
+        leases.c.renewed_at,
+        leases.c.expires_at,
+    ).select_from(joined)
     query = query.where(batches.c.ended_at.is_(None), output_leases.c.batch_id.not_in(claimed))
-    dead = sa.or_(leases.c.gateway_id.is_(None), leases.c.expires_at <= now, leases.c.renewed_at > now)
-    rows = connection.execute(query.where(dead).order_by(batches.c.deadline_at).limit(CLAIMABLE_READ_MAX))
+    own = output_leases.c.gateway_id == gateway_id
+    dead = sa.or_(own, leases.c.gateway_id.is_(None), leases.c.expires_at <= now, leases.c.renewed_at > now)
+    rows = connection.execute(query.where(dead).order_by(rank, batches.c.deadline_at).limit(CLAIMABLE_READ_MAX))
     claimable = [
-        (row.batch_id, row.epoch)
+        Claimable(row.batch_id, row.epoch, row.tenant_id, row.rank)
         for row in rows
-        if row.renewed_at is None or not is_live(row.renewed_at, row.expires_at, now)
+        if row.gateway_id == gateway_id or row.renewed_at is None or not is_live(row.renewed_at, row.expires_at, now)
     ]
     ended = sa.select(output_leases.c.batch_id).select_from(owned).where(batches.c.ended_at.is_not(None)).limit(1)
     return WorkerView(now, states, claimable, connection.execute(ended).one_or_none() is not None)
@@ -129,6 +157,12 @@ def budget_policy(connection: sa.Connection, tenant_id: str, default: OnBudget) 
     """What the tenant's lines do that a budget does not cover."""
     own = connection.execute(sa.select(tenants.c.on_budget).where(tenants.c.id == tenant_id)).scalar_one()
     return default if own is None else msgspec.convert(own, OnBudget)
+
+
+def has_open_holds(connection: sa.Connection, tenant_id: str, tier: str) -> bool:
+    """Whether a request of the tenant at the tier has a hold that has not ended, at any gateway."""
+    query = sa.select(holds.c.request_id).where(holds.c.state == "held", holds.c.tenant_id == tenant_id)
+    return connection.execute(query.where(holds.c.tier == tier).limit(1)).one_or_none() is not None
 
 
 def tenant_status(connection: sa.Connection, tenant_id: str) -> str:
@@ -215,6 +249,13 @@ def targets_of(connection: sa.Connection, batch_id: str) -> list[str]:
     return list(connection.execute(query.order_by(sa.func.min(batch_lines.c.position))).scalars())
 
 
+def line_state(connection: sa.Connection, batch_id: str, line: int) -> LineState:
+    """The epoch of the batch's lease now, and whether the line has its output."""
+    epoch = sa.select(output_leases.c.epoch).where(output_leases.c.batch_id == batch_id)
+    output = sa.select(line_outputs.c.is_error).where(line_outputs.c.batch_id == batch_id, line_outputs.c.line == line)
+    return LineState(connection.execute(epoch).scalar_one_or_none(), connection.execute(output).scalar_one_or_none())
+
+
 def note_attempt(connection: sa.Connection, batch_id: str, epoch: int, line: int) -> None:
     lock_lease(connection, batch_id, epoch)
     row = sa.update(batch_lines).where(batch_lines.c.batch_id == batch_id, batch_lines.c.line == line)
@@ -234,24 +275,27 @@ def decide_end(connection: sa.Connection, batch_id: str, epoch: int, code: str, 
 # ---- the end
 
 
-def plan_assembly(connection: sa.Connection, batch_id: str, epoch: int) -> AssemblyPlan:
-    """Decide the files of a batch whose lines do not run any more. A worker that continues after a kill gets the same
-    ids."""
+def plan_assembly(
+    connection: sa.Connection, batch_id: str, epoch: int, output_file_id: str, error_file_id: str
+) -> AssemblyPlan:
+    """Decide the files of a batch whose lines do not run any more. The ids are of this lease only, so a worker that has
+    lost its lease never replaces the content of a later worker's file."""
     lock_lease(connection, batch_id, epoch)
     row = batch_of(connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id).with_for_update()).one())
     succeeded, failed = count_outputs(connection, [batch_id])[batch_id]
     query = sa.select(sa.func.count()).where(batch_lines.c.batch_id == batch_id)
     unrun = int(connection.execute(query).scalar_one()) - succeeded - failed
-    is_cancelled = row.status == "cancelling" or (row.end_code not in (None, EXPIRED_CODE) and unrun > 0)
+    is_cut = unrun > 0 or row.in_progress_at is None  # before the end of the validation not all lines are known
+    is_cancelled = row.status == "cancelling" or (row.end_code not in (None, EXPIRED_CODE) and is_cut)
     plan = AssemblyPlan(
-        output_file_id=(row.output_file_id or new_file_id()) if succeeded else None,
-        error_file_id=(row.error_file_id or new_file_id()) if failed + unrun else None,
+        output_file_id=output_file_id if succeeded else None,
+        error_file_id=error_file_id if failed + unrun else None,
         succeeded=succeeded,
         failed=failed + unrun,
         unrun=unrun,
         code=row.end_code or EXPIRED_CODE,
         message=row.end_message or EXPIRED_MESSAGE,
-        status="cancelled" if is_cancelled else "expired" if unrun else "completed",
+        status="cancelled" if is_cancelled else "expired" if is_cut else "completed",
     )
     values: dict[str, Any] = {"output_file_id": plan.output_file_id, "error_file_id": plan.error_file_id}
     if row.status != "cancelling":
@@ -285,9 +329,9 @@ def end_batch(
 
 
 def end_unreadable(connection: sa.Connection, row: BatchRow, epoch: int) -> None:
-    """End a batch whose texts cannot be read any more, as the tenant's key was deleted."""
+    """End a batch whose texts cannot be decrypted any more."""
     lock_lease(connection, row.id, epoch)
-    found = [BatchError("content_unavailable", "The contents of the batch were deleted with the tenant's key.")]
+    found = [BatchError("content_unavailable", UNREADABLE_MESSAGE)]
     values = {"status": "failed", "errors": msgspec.to_builtins(found), "output_file_id": None, "error_file_id": None}
     _end(connection, row, values, succeeded=0, failed=0)
 

@@ -49,6 +49,7 @@ class LineEnd(enum.Enum):
     RECORDED = enum.auto()  # the line has its output
     LEASE_LOST = enum.auto()
     NO_BUDGET = enum.auto()
+    NO_INPUT = enum.auto()  # the input file cannot be read now
     NO_ACCESS = enum.auto()  # the key was revoked or has expired, or its tenant is suspended
     FAILED = enum.auto()  # it may run again
 
@@ -77,16 +78,15 @@ class LineRunner:
         )
 
     async def run_line(self, batch: ClaimedBatch, task: LineTask) -> LineResult:
-        """Run the line once. `batch.running` has its answer meanwhile. Raises TextUnreadable for an input file that
-        cannot be decrypted any more."""
+        """Run the line once. `batch.running` has its answer meanwhile. Raises TextUnreadable for a line that cannot be
+        decrypted."""
         assert batch.reader is not None, "lines run once the batch is open"
         assert batch.caller is not None, "lines run once the key of the batch is read"
-        task.number += 1
-        request_id = line_request_id(batch.id, task.line, batch.epoch, task.number)
+        request_id = line_request_id(batch.id, task.line, batch.epoch, batch.next_number(task.line))
         try:
             line = read_line(await batch.reader.read(task.offset, task.length))
         except ContentStoreFailed as failure:
-            return LineResult(LineEnd.FAILED, request_id, error=errors.EngineDown(f"The input file: {failure}."))
+            return LineResult(LineEnd.NO_INPUT, request_id, error=errors.EngineDown(f"The input file: {failure}."))
         endpoint = ENDPOINTS[batch.row.endpoint]
         record = RequestRecord(request_id=request_id, method="BATCH", route=batch.row.endpoint)
         record.tenant, record.key = batch.caller.tenant_id, batch.caller.key_id

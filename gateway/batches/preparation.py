@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from billing.database import Database
 from gateway.access.callers import Caller
 from gateway.batches import claims
-from gateway.batches.claimed import ClaimedBatch
+from gateway.batches.claimed import ClaimedBatch, InputUnavailable
 from gateway.batches.endpoints import ENDPOINTS
 from gateway.batches.rows import read_batch
 from gateway.batches.validation import LineScanner, ValidLine, in_order
@@ -21,7 +21,7 @@ from gateway.catalog.router import Router
 from gateway.config.batches_settings import BatchesSection
 from gateway.config.settings import VERSION, GatewaySection, split_version
 from gateway.errors import ModelNotFound
-from gateway.files.backends import ContentMissing
+from gateway.files.backends import ContentStoreFailed
 from gateway.files.files import Files
 from gateway.stored.texts import TextKey, TextUnreadable
 
@@ -49,8 +49,9 @@ class BatchPreparer:
         self._tier = tier
 
     async def open_batch(self, batch: ClaimedBatch) -> TextKey:
-        """Read the batch's row, and open its input file. Raises TextUnreadable, ContentStoreFailed,
-        DatabaseUnavailable."""
+        """Read the batch's row, and open its input file; `batch.reader` remains None if the file cannot be opened after
+        the deadline. Raises TextUnreadable if the tenant's key was deleted, InputUnavailable, DatabaseUnavailable,
+        ApiError."""
         await self._read_row(batch)
         if batch.key is None or batch.reader is None:
             found = await self._files.open_file(batch.tenant_id, batch.row.input_file_id, hidden=True)
@@ -59,8 +60,9 @@ class BatchPreparer:
             batch.key = found[1]
             try:
                 batch.reader = await self._files.contents.open_reader(batch.key, batch.row.input_file_id)
-            except ContentMissing as error:
-                raise TextUnreadable(f"the input file: {error}") from error
+            except (ContentStoreFailed, TextUnreadable) as error:  # the key exists: its deletion is not the cause
+                if not batch.is_input_given_up:
+                    raise InputUnavailable(f"the input file: {error}") from error
         return batch.key
 
     async def _read_row(self, batch: ClaimedBatch) -> None:

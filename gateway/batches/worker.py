@@ -22,12 +22,13 @@ from billing.ledger.outputs import LeaseLost
 from gateway import errors
 from gateway.access.callers import Callers
 from gateway.batches import claims
-from gateway.batches.assembly import Assembler
-from gateway.batches.claimed import ClaimedBatch, TargetQueue
+from gateway.batches.assembly import Assembler, RowsChanged
+from gateway.batches.claimed import ClaimedBatch, InputUnavailable, TargetQueue, claims_of
 from gateway.batches.claims import LineTask, WorkerView
 from gateway.batches.lines import LineEnd, LineResult, LineRunner, may_run_again, stop_answer
 from gateway.batches.pace import LinePace
 from gateway.batches.preparation import BatchPreparer
+from gateway.batches.sealing import line_request_id
 from gateway.files.backends import ContentStoreFailed
 from gateway.stored.texts import TextUnreadable
 
@@ -36,11 +37,11 @@ POLL_S = 1.0
 # of many ends at once would delay the first tokens of other requests.
 BEGIN_EVERY_S = 0.004
 CALLER_S = 10.0  # between two readings of the key of a batch
-BATCHES_MAX = 64  # that one gateway process has claimed
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of the lines that run, unless one alone has more
 DELETED_GROUPS_MAX = 50  # of rows of ended batches, at each poll
 LINES_READ_AT_ONCE = 256
 LINES_WAITING_MIN = 128  # fewer waiting lines of a queue: more are read
+RELEASES_MAX = 3  # attempts to release a lease; after them, the next poll claims the batch again
 ATTEMPTS_MAX = 8  # of a line that an engine begins and does not end, or that fails with 500
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 60.0  # before the next attempt of a line, and before a failed stage is repeated
 EXPIRED = claims.EXPIRED_CODE, claims.EXPIRED_MESSAGE
@@ -64,9 +65,11 @@ class BatchWorker:
         assembler: Assembler,
         pace: LinePace,
         on_budget: Callable[[sa.Connection, str], OnBudget],
+        has_holds: Callable[[sa.Connection, str], bool],
         note_ended: Callable[[bool], None],
     ) -> None:
-        """`note_ended`: called when the output of a line was recorded, with whether the line succeeded."""
+        """`has_holds`: whether lines of the tenant have open holds, at any gateway.
+        `note_ended`: called when the output of a line was recorded, with whether the line succeeded."""
         self._database = database
         self._gateway_id = gateway_id
         self._callers = callers
@@ -75,6 +78,7 @@ class BatchWorker:
         self._assembler = assembler
         self.pace = pace
         self._on_budget = on_budget
+        self._has_holds = has_holds
         self._note_ended = note_ended
         self._claimed: dict[str, ClaimedBatch] = {}
         self._policies: dict[str, OnBudget] = {}  # by tenant, as last read
@@ -125,11 +129,16 @@ class BatchWorker:
     async def _poll(self) -> None:
         """Read what has changed, claim batches, and follow the engines. Raises DatabaseUnavailable."""
         ids = list(self._claimed)
-        view = await self._database.read(lambda connection: claims.worker_view(connection, ids))
+        view = await self._database.read(lambda connection: claims.worker_view(connection, ids, self._gateway_id))
         for batch in list(self._claimed.values()):
             self._follow(batch, view)
-        for batch_id, epoch in view.claimable[: BATCHES_MAX - len(self._claimed)]:
-            claim = functools.partial(claims.claim_batch, batch_id=batch_id, gateway_id=self._gateway_id, epoch=epoch)
+        for claimable in claims_of(view.claimable, self._claimed.values()):
+            claim = functools.partial(
+                claims.claim_batch,
+                batch_id=claimable.batch_id,
+                gateway_id=self._gateway_id,
+                epoch=claimable.epoch,
+            )
             if (found := await self._database.write_in_background(claim)) is not None:
                 self._begin_batch(ClaimedBatch(*found))
         now = asyncio.get_running_loop().time()
@@ -143,11 +152,12 @@ class BatchWorker:
 
     def _follow(self, batch: ClaimedBatch, view: WorkerView) -> None:
         state = view.states.get(batch.id)
+        batch.is_past_deadline |= state is not None and view.now >= state.deadline_at
         if state is None or state.epoch != batch.epoch:
             batch.lose()
         elif state.status == "cancelling":
             batch.end_early("", "")  # the row has the reason
-        elif view.now >= state.deadline_at:
+        elif batch.is_past_deadline:
             batch.end_early(*EXPIRED)
 
     def _begin_batch(self, batch: ClaimedBatch) -> None:
@@ -159,40 +169,66 @@ class BatchWorker:
         task.add_done_callback(self._batch_tasks.discard)
 
     async def _own_batch(self, batch: ClaimedBatch) -> None:
-        """Until the batch ends, or another gateway has claimed it. A stage that fails is repeated."""
+        """Until the batch ends, or another gateway has claimed it. A stage that fails is repeated, with the input file
+        and the key opened again. The lease is released, unless the gateway ends."""
+        loop = asyncio.get_running_loop()
         pause_s = RETRY_S_MIN
         try:
             while True:
+                began = loop.time()
                 try:
                     await self._run_batch(batch)
-                    return
+                    break
                 except LeaseLost:
                     _log.warning("batch.lease_lost", extra={"fields": {"batch": batch.id, "epoch": batch.epoch}})
-                    return
-                except TextUnreadable as error:
-                    _log.error("batch.unreadable", extra={"fields": {"batch": batch.id, "reason": str(error)}})
-                    await self._write(lambda c: claims.end_unreadable(c, batch.row, batch.epoch))
-                    return
-                except (DatabaseUnavailable, ContentStoreFailed, errors.ApiError) as error:
+                    break
+                except (DatabaseUnavailable, ContentStoreFailed, RowsChanged, errors.ApiError) as error:
+                    batch.input_failures += isinstance(error, InputUnavailable)
                     fields = {"batch": batch.id, "reason": str(error) or repr(error)}
                     _log.warning("batch.stage_failed", extra={"fields": fields})
                 except Exception:  # noqa: BLE001 - a fault of one batch must not end the others
                     _log.exception("batch.failed", extra={"fields": {"batch": batch.id}})
+                batch.close_input()
+                if loop.time() - began > RETRY_S_MAX:  # the stage ran well meanwhile
+                    pause_s, batch.input_failures = RETRY_S_MIN, 0
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S_MAX)
+            await self._release(batch)
         finally:
             batch.lose()
             await self._stop_lines(batch)
-            if batch.reader is not None:
-                batch.reader.close()
+            batch.close_input()
             del self._claimed[batch.id]
+            self._poll_now.set()  # another batch may be claimed
+
+    async def _release(self, batch: ClaimedBatch) -> None:
+        """Let a gateway claim the batch at once, if this worker still has its lease."""
+        batch.lose()
+        await self._stop_lines(batch)
+        for _ in range(RELEASES_MAX):
+            try:
+                await self._write(lambda c: claims.release_batch(c, batch.id, batch.epoch))
+                return
+            except LeaseLost:  # another gateway has claimed it, or it has ended
+                return
+            except DatabaseUnavailable as error:
+                _log.warning("batch.not_released", extra={"fields": {"batch": batch.id, "reason": str(error)}})
+            await asyncio.sleep(RETRY_S_MIN)
 
     async def _run_batch(self, batch: ClaimedBatch) -> None:
-        """From the state that its row has. Raises LeaseLost, TextUnreadable, ContentStoreFailed,
-        DatabaseUnavailable."""
+        """Run the stages; a batch that cannot be decrypted ends. Raises as they do, except TextUnreadable."""
+        try:
+            await self._run_stages(batch)
+        except TextUnreadable as error:
+            _log.error("batch.unreadable", extra={"fields": {"batch": batch.id, "reason": str(error)}})
+            await self._write(lambda c: claims.end_unreadable(c, batch.row, batch.epoch))
+
+    async def _run_stages(self, batch: ClaimedBatch) -> None:
+        """From the state that its row has. Raises LeaseLost, RowsChanged, TextUnreadable, ContentStoreFailed,
+        DatabaseUnavailable, ApiError."""
         key = await self._preparer.open_batch(batch)
         await self._read_caller(batch)
-        if batch.row.status in ("validating", "in_progress"):
+        if batch.row.status in ("validating", "in_progress") and not batch.is_stopping:
             is_valid = batch.row.status == "in_progress" or await self._preparer.validate_batch(batch, key)
             if not is_valid:
                 return
@@ -224,12 +260,16 @@ class BatchWorker:
     # ---- lines
 
     async def _run_lines(self, batch: ClaimedBatch) -> None:
-        """Returns when each line has its output, or none will run any more. Raises DatabaseUnavailable."""
+        """Returns when each line has its output, or none will run any more. Raises InputUnavailable,
+        DatabaseUnavailable."""
+        batch.has_lost_input = False
         targets = await self._database.read(lambda connection: claims.targets_of(connection, batch.id))
         batch.queues = [TargetQueue(target) for target in targets]
         try:
             while not batch.is_stopping:
                 batch.changed.clear()
+                if batch.has_lost_input:
+                    raise InputUnavailable("a line of the input file cannot be read")
                 for queue in batch.queues:
                     await self._read_lines(batch, queue)
                 self._wake.set()
@@ -317,30 +357,60 @@ class BatchWorker:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            result = await self._runner.run_line(batch, line)
+            result = await self._attempt_line(batch, line)
             if result.error is not None:
                 result = await self._after_failure(batch, queue, line, result)
+            if result.end is LineEnd.LEASE_LOST:
+                result = await self._reread_line(batch, line, result)
         except LeaseLost:
             result = LineResult(LineEnd.LEASE_LOST)
         except DatabaseUnavailable as error:
             result = LineResult(LineEnd.FAILED, error=errors.DatabaseDown(str(error)))
-        except Exception:  # noqa: BLE001 - the line runs again; a fault that remains ends it by its attempts
+        except Exception:  # noqa: BLE001 - the error of the line cannot be recorded
             _log.exception("batch.line_failed", extra={"fields": {"batch": batch.id, "line": line.line}})
             result = LineResult(LineEnd.FAILED, error=errors.InternalError(), is_counted=True)
         match result.end:
             case LineEnd.RECORDED:
                 self._note_ended(result.error is None)
+                batch.numbers.pop(line.line, None)  # it does not run again
                 queue.pause.reset()
+                batch.input_failures = 0
                 batch.note_budget(covers=not isinstance(result.error, errors.BudgetExceeded))
             case LineEnd.LEASE_LOST:
                 batch.lose()
             case LineEnd.NO_BUDGET:
                 batch.budget_pause.extend(began, loop.time())
                 queue.lines.appendleft(line)
+            case LineEnd.NO_INPUT:
+                batch.has_lost_input = True
+                self._delay_line(batch, queue, line)
             case _:
                 if not result.is_counted:  # other lines of the queue would fail too
                     queue.pause.extend(began, loop.time())
                 self._delay_line(batch, queue, line)
+
+    async def _attempt_line(self, batch: ClaimedBatch, line: LineTask) -> LineResult:
+        """Run the line once. A fault of the server counts as an attempt, so that it does not repeat without limit."""
+        try:
+            return await self._runner.run_line(batch, line)
+        except DatabaseUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - the line runs again; a fault that remains ends it by its attempts
+            _log.exception("batch.line_failed", extra={"fields": {"batch": batch.id, "line": line.line}})
+            number = batch.numbers.get(line.line, 0)
+            request_id = line_request_id(batch.id, line.line, batch.epoch, number)
+            return LineResult(LineEnd.FAILED, request_id, error=errors.InternalError(), is_counted=True)
+
+    async def _reread_line(self, batch: ClaimedBatch, line: LineTask, result: LineResult) -> LineResult:
+        """Why an output was not recorded: the lease is lost, or an earlier attempt's output was recorded and the
+        database's answer was lost. Raises DatabaseUnavailable."""
+        state = await self._database.read(lambda connection: claims.line_state(connection, batch.id, line.line))
+        if state.epoch != batch.epoch:
+            return result
+        if state.is_error is None:
+            return LineResult(LineEnd.FAILED, result.request_id, error=errors.InternalError())
+        error = errors.InternalError() if state.is_error else None
+        return LineResult(LineEnd.RECORDED, result.request_id, error=error)
 
     async def _after_failure(
         self, batch: ClaimedBatch, queue: TargetQueue, line: LineTask, result: LineResult
@@ -354,9 +424,13 @@ class BatchWorker:
             return result
         if result.end is LineEnd.NO_BUDGET:
             # Other lines of the tenant may hold what this line lacks: it is refused for good without them.
-            batch.is_out_of_budget |= self._running.get(batch.tenant_id, 0) <= 1
+            if not batch.is_out_of_budget:
+                holds = await self._database.read(lambda connection: self._has_holds(connection, batch.tenant_id))
+                batch.note_refusal(is_alone=not holds and self._running.get(batch.tenant_id, 0) <= 1)
             fails = batch.is_out_of_budget and self._policies.get(batch.tenant_id) == "fail"
             return await self._runner.record_error(batch, line, result) if fails else result
+        if result.end is LineEnd.NO_INPUT:
+            return result
         if not may_run_again(result.error):
             return await self._runner.record_error(batch, line, result)
         if isinstance(result.error, errors.Overloaded):

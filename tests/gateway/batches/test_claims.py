@@ -64,11 +64,11 @@ class Stage:
         return self.write(lambda c: rows.create_batch(c, self.new(**fields), BatchesSection(tenant_batches_max=3)))
 
     def claim(self, gateway_id: str = GATEWAY) -> tuple[BatchRow, int] | None:
-        view = self.write(lambda c: claims.worker_view(c, []))
+        view = self.write(lambda c: claims.worker_view(c, [], gateway_id))
         if not view.claimable:
             return None
-        [(batch_id, epoch)] = view.claimable
-        return self.write(lambda c: claims.claim_batch(c, batch_id, gateway_id, epoch))
+        [found] = view.claimable
+        return self.write(lambda c: claims.claim_batch(c, found.batch_id, gateway_id, found.epoch))
 
     def run(self, row: BatchRow, epoch: int) -> None:
         """Its lines are inserted: those of model `b` first."""
@@ -104,7 +104,7 @@ def test_a_batch_is_claimed_while_no_living_gateway_has_it(stage: Stage) -> None
     row, epoch = claimed
     assert (row.id, epoch) == (created.id, 1)
     assert stage.claim(OTHER) is None, "its gateway has a lease"
-    view = stage.write(lambda c: claims.worker_view(c, [row.id]))
+    view = stage.write(lambda c: claims.worker_view(c, [row.id], GATEWAY))
     assert view.states[row.id] == claims.ClaimState("validating", 1, row.deadline_at)
     stage.write(lambda c: extend(c, GATEWAY, 1.0, database_now(c) - 100 * SECOND))
     again = stage.claim(OTHER)
@@ -119,7 +119,8 @@ def test_a_batch_is_claimed_while_no_living_gateway_has_it(stage: Stage) -> None
         lambda c: claims.fail_batch(c, row, epoch, 1, []),
         lambda c: claims.note_attempt(c, row.id, epoch, 1),
         lambda c: claims.decide_end(c, row.id, epoch, "a", "b", listed=False),
-        lambda c: claims.plan_assembly(c, row.id, epoch),
+        lambda c: claims.plan_assembly(c, row.id, epoch, new_file_id(), new_file_id()),
+        lambda c: claims.release_batch(c, row.id, epoch),
         lambda c: claims.end_unreadable(c, row, epoch),
     ):
         with pytest.raises(LeaseLost):
@@ -161,8 +162,8 @@ def test_the_end_follows_from_the_outputs(
         assert stage.record(row, epoch, line)
     if end is not None:
         stage.write(lambda c: claims.decide_end(c, row.id, epoch, *end, listed=True))
-    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch))
-    assert plan == stage.write(lambda c: claims.plan_assembly(c, row.id, epoch)), "a later worker gets the same ids"
+    ids = new_file_id(), new_file_id()
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch, *ids))
     assert plan.status == status
     assert (plan.output_file_id is not None, plan.error_file_id is not None) == files
     assert (plan.succeeded, plan.failed) == (len(outputs), LINES - len(outputs))
@@ -179,7 +180,42 @@ def test_the_end_follows_from_the_outputs(
         stage.write(lambda c: claims.end_batch(c, row, epoch, plan, stage.key, written))
     while stage.write(claims.delete_ended_rows):
         pass
-    assert stage.write(lambda c: claims.worker_view(c, [])).claimable == []
+    assert stage.write(lambda c: claims.worker_view(c, [], OTHER)).claimable == []
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(claims.EXPIRED_CODE, "expired"), ("invalid_api_key", "cancelled"), ("tenant_suspended", "cancelled")],
+)
+def test_a_batch_that_ends_before_it_is_validated_is_not_completed(stage: Stage, code: str, status: str) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.write(lambda c: claims.decide_end(c, row.id, epoch, code, "late", listed=True))
+    stage.write(lambda c: claims.restart_validation(c, row.id, epoch))
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch, new_file_id(), new_file_id()))
+    assert (plan.status, plan.output_file_id, plan.error_file_id) == (status, None, None)
+
+
+def test_claimable_batches_are_ranked_by_tenant(stage: Stage) -> None:
+    for _ in range(3):
+        stage.create()
+    other = stage.write(lambda c: tenants.create(c, slug="late", name="Late", tier="standard"))
+    late = stage.write(
+        lambda c: rows.insert_batch(
+            c,
+            NewBatch(tenant_id=other.id, key_id="key_1", endpoint="e", input_file_id="file", window_hours=24),
+            database_now(c),
+            {"status": "validating", "lines": 0, "enqueued_tokens": 0},
+        )
+    )
+    found = stage.write(lambda c: claims.worker_view(c, [], GATEWAY)).claimable
+    assert [(one.tenant_id, one.rank) for one in found] == [
+        (stage.tenant_id, 1),
+        (other.id, 1),
+        (stage.tenant_id, 2),
+        (stage.tenant_id, 3),
+    ]
+    assert found[1].batch_id == late.id
 
 
 def test_a_tenants_enqueued_tokens_are_limited(stage: Stage) -> None:
@@ -187,8 +223,8 @@ def test_a_tenants_enqueued_tokens_are_limited(stage: Stage) -> None:
     row, epoch = stage.claim() or pytest.fail("it is not claimed")
     stage.run(row, epoch)  # 100 tokens of 1000
     second = stage.create()
-    view = stage.write(lambda c: claims.worker_view(c, [row.id]))
-    claimed = stage.write(lambda c: claims.claim_batch(c, second.id, GATEWAY, view.claimable[0][1]))
+    view = stage.write(lambda c: claims.worker_view(c, [row.id], GATEWAY))
+    claimed = stage.write(lambda c: claims.claim_batch(c, second.id, GATEWAY, view.claimable[0].epoch))
     error = stage.write(lambda c: claims.begin_run(c, second, claimed[1], stage.key, 1, 901, 1000))
     assert isinstance(error, BatchError)
     assert error.code == "token_limit_exceeded"
