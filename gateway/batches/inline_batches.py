@@ -19,7 +19,7 @@ from gateway.access.callers import Caller
 from gateway.batches import claims, rows
 from gateway.batches.endpoints import ENDPOINTS
 from gateway.batches.inline_requests import ENDPOINT, REQUESTS_MAX, RequestSplitter
-from gateway.batches.preparation import pinned_target
+from gateway.batches.preparation import in_groups, pinned_target
 from gateway.batches.rows import BatchProgress, BatchRow, NewBatch
 from gateway.batches.validation import LineScanner, in_order
 from gateway.catalog.router import Router
@@ -83,7 +83,7 @@ class InlineBatches:
             dialect=DIALECT,
             idempotency=None if idempotency_key is None else (idempotency_key, written.sha256),
         )
-        targets = {name: self._target(caller, name, file_id) for name in scanner.models}
+        targets = {name: self._target(caller, name, file_id) async for name in in_groups(scanner.models)}
         ordered = await asyncio.to_thread(lambda: list(in_order(scanner.lines, targets)))
 
         def insert(connection: sa.Connection) -> BatchRow:
