@@ -15,6 +15,7 @@ from billing.tables import usage
 from gateway import errors
 from gateway.batch_tables import batches
 from gateway.config.batches_settings import BatchesSection
+from gateway.file_tables import files
 from gateway.files.rows import begin_use, hide_files
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
@@ -277,6 +278,19 @@ def cancel_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> Ba
             raise errors.Conflict(f"The batch has the status {row.status!r}: {why}.")
         return row
     return read_batch(connection, tenant_id, batch_id)
+
+
+def delete_old_batches(connection: sa.Connection, before: int, limit: int) -> int:
+    """Delete at most `limit` batches that ended before a moment, with their deliveries. A batch whose lines or files
+    have rows is not deleted. Returns their number."""
+    own_files = files.c.id.in_([batches.c.input_file_id, batches.c.output_file_id, batches.c.error_file_id])
+    has_lines = sa.exists().where(output_leases.c.batch_id == batches.c.id)
+    old = sa.select(batches.c.id).where(batches.c.ended_at < before, ~has_lines, ~sa.exists().where(own_files))
+    oldest = old.order_by(batches.c.ended_at).limit(limit).with_for_update(skip_locked=True, of=batches)
+    ids = list(connection.execute(oldest).scalars())
+    if ids:  # the deliveries are deleted by the cascade of their foreign key
+        connection.execute(sa.delete(batches).where(batches.c.id.in_(ids)))
+    return len(ids)
 
 
 def delete_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> bool:
