@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,10 +15,12 @@ from billing.database import Database
 from billing.ledger.leases import extend
 from billing.ledger.outputs import LeaseLost
 from gateway import errors
-from gateway.batches import claims
+from gateway.admin.erasure import erase
+from gateway.batches import claims, rows
 from gateway.batches.validation import BatchError
+from gateway.config.batches_settings import BatchesSection
 from gateway.files.contents import WrittenFile
-from gateway.files.rows import new_file_id
+from gateway.files.rows import lock_quota, new_file_id
 from support.gateway.batch_stage import GATEWAY, LINES, OTHER, Stage
 
 
@@ -128,6 +133,46 @@ def test_a_tenants_unended_batches_are_limited(stage: Stage) -> None:
         stage.create()
     with pytest.raises(errors.QuotaExceeded, match=r"batches\.tenant_batches_max"):
         stage.create()
+
+
+def test_concurrent_creations_do_not_exceed_the_limit(stage: Stage) -> None:
+    stage.create()
+    stage.create()
+    began = threading.Event()
+
+    def create(connection: sa.Connection) -> None:
+        rows.create_batch(connection, stage.new(), BatchesSection(tenant_batches_max=3))
+        began.set()
+        time.sleep(0.3)  # the other transaction begins meanwhile
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stage.write, create)
+        assert began.wait(10)
+        with pytest.raises(errors.QuotaExceeded):
+            stage.create()
+        first.result()
+
+
+def test_an_erasure_and_the_end_of_a_batch_do_not_deadlock(stage: Stage) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.run(row, epoch)
+    assert stage.record(row, epoch, 1)
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch))
+    written = [(stage.file(new_file_id()), WrittenFile(1, "0" * 64))]
+    is_locked = threading.Event()
+
+    def end(connection: sa.Connection) -> None:
+        lock_quota(connection, stage.key)
+        is_locked.set()
+        time.sleep(0.5)  # the erasure waits for this lock
+        claims.end_batch(connection, row, epoch, plan, stage.key, written)
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(stage.write, end)
+        assert is_locked.wait(10)
+        stage.write(lambda c: erase(c, "era_1", stage.tenant_id, database_now(c)))
+        ending.result()
 
 
 def test_an_idempotency_key_is_used_for_a_day(stage: Stage) -> None:
