@@ -13,6 +13,7 @@ from gateway.access import audit_chain
 from gateway.batch_tables import batches
 from gateway.error_tables import request_errors
 from gateway.file_tables import files
+from gateway.files.rows import lock_tenant_key
 from gateway.stored.texts import delete_text_key
 from gateway.tables import (
     adapter_shares,
@@ -37,6 +38,7 @@ SLUG_CHARS = 20  # of the tenant's id in its new slug
 def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -> None:
     """Record the erasure and erase the tenant, if the database has it. Its row, and the rows of its keys, projects and
     adapters, lose their names only, since the books refer to them."""
+    lock_tenant_key(connection, tenant_id)  # first, as in transactions that create or end batches: no deadlock
     connection.execute(sa.insert(erasures).values(id=erasure_id, tenant_id=tenant_id, at=at))
     tenants = tables.tenants
     # The slug is unique, and may not be that of another erased tenant.

@@ -13,7 +13,8 @@ from gateway.config.batches_settings import BatchesSection
 
 
 class Batches:
-    """Of one gateway process. `notice`: called when a batch was created here, or is to be cancelled."""
+    """Of one gateway process. A batch is unknown to the API of another `dialect` than its own. `notice`: called when a
+    batch was created here, or is to be cancelled."""
 
     def __init__(self, database: Database, section: BatchesSection, notice: Callable[[], None]) -> None:
         self._database = database
@@ -29,9 +30,9 @@ class Batches:
         self._notice()
         return await self._with_progress(row)
 
-    async def find_batch(self, tenant_id: str, batch_id: str) -> BatchProgress | None:
+    async def find_batch(self, tenant_id: str, batch_id: str, dialect: str) -> BatchProgress | None:
         """None: unknown, or another tenant's. Raises DatabaseUnavailable."""
-        row = await self._database.read(lambda connection: rows.read_batch(connection, tenant_id, batch_id))
+        row = await self._database.read(lambda connection: rows.read_batch(connection, tenant_id, batch_id, dialect))
         return None if row is None else await self._with_progress(row)
 
     async def list_batches(
@@ -46,16 +47,18 @@ class Batches:
 
         return await self._database.read(read)
 
-    async def cancel_batch(self, tenant_id: str, batch_id: str) -> BatchProgress | None:
+    async def cancel_batch(self, tenant_id: str, batch_id: str, dialect: str) -> BatchProgress | None:
         """None: unknown, or another tenant's. Raises Conflict for a batch whose lines have ended;
         DatabaseUnavailable."""
-        row = await self._database.write(lambda connection: rows.cancel_batch(connection, tenant_id, batch_id))
+        row = await self._database.write(lambda connection: rows.cancel_batch(connection, tenant_id, batch_id, dialect))
         self._notice()
         return None if row is None else await self._with_progress(row)
 
-    async def delete_batch(self, tenant_id: str, batch_id: str) -> bool:
+    async def delete_batch(self, tenant_id: str, batch_id: str, dialect: str) -> bool:
         """False: unknown, or another tenant's. Raises Conflict for a batch that has not ended; DatabaseUnavailable."""
-        return await self._database.write(lambda connection: rows.delete_batch(connection, tenant_id, batch_id))
+        return await self._database.write(
+            lambda connection: rows.delete_batch(connection, tenant_id, batch_id, dialect)
+        )
 
     async def _with_progress(self, row: BatchRow) -> BatchProgress:
         return (await self._database.read(lambda connection: rows.progress_of(connection, [row])))[0]

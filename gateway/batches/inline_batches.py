@@ -13,13 +13,13 @@ from itertools import islice
 import sqlalchemy as sa
 
 from billing.clock import database_now
-from billing.database import Database, DatabaseUnavailable
+from billing.database import Database
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.batches import claims, rows
 from gateway.batches.endpoints import ENDPOINTS
 from gateway.batches.inline_requests import ENDPOINT, REQUESTS_MAX, RequestSplitter
-from gateway.batches.preparation import pinned_target
+from gateway.batches.preparation import in_groups, pinned_target
 from gateway.batches.rows import BatchProgress, BatchRow, NewBatch
 from gateway.batches.validation import LineScanner, in_order
 from gateway.catalog.router import Router
@@ -83,7 +83,7 @@ class InlineBatches:
             dialect=DIALECT,
             idempotency=None if idempotency_key is None else (idempotency_key, written.sha256),
         )
-        targets = {name: self._target(caller, name, file_id) for name in scanner.models}
+        targets = {name: self._target(caller, name, file_id) async for name in in_groups(scanner.models)}
         ordered = await asyncio.to_thread(lambda: list(in_order(scanner.lines, targets)))
 
         def insert(connection: sa.Connection) -> BatchRow:
@@ -114,18 +114,16 @@ class InlineBatches:
         return (await self._database.read(lambda connection: rows.progress_of(connection, [row])))[0]
 
     async def _insert(self, file_id: str, insert: Callable[[sa.Connection], BatchRow]) -> BatchRow:
-        """On an error, and for a repeated call, the content of the file is removed."""
-        is_needed = False
+        """For a refusal, and for a repeated call, the content of the file is removed. After any other error, or a
+        cancellation, the batch may have been committed; `Files.remove_orphans` removes the content of no batch."""
         try:
             row = await self._database.write_in_background(insert)
-            is_needed = row.input_file_id == file_id
-            return row
-        except DatabaseUnavailable:
-            is_needed = True  # the row may have been committed: otherwise it is removed as an orphan
+        except errors.ApiError:
+            await self._files.remove_content(file_id)
             raise
-        finally:
-            if not is_needed:
-                await self._files.remove_content(file_id)
+        if row.input_file_id != file_id:
+            await self._files.remove_content(file_id)
+        return row
 
     async def _lines(self, parts: AsyncIterator[bytes], scanner: LineScanner, left: int) -> AsyncIterator[bytes]:
         """The lines of the input file, at most `left` bytes, which `scanner` has checked."""

@@ -17,7 +17,6 @@ HEAD_BYTES_MAX = 1024
 FORMAT = 'The body must be {"requests": [{"custom_id": ..., "params": {...}}, ...]}, without further fields.'
 
 _HEAD = re.compile(rb'\s*\{\s*"requests"\s*:\s*\[')
-_TAIL = re.compile(rb"\s*\}\s*")
 _SPACE = re.compile(rb"\s*")
 _OUTSIDE = re.compile(rb'["{}\[\]]')  # the bytes that count outside a string, and inside one
 _INSIDE = re.compile(rb'["\\]')
@@ -59,6 +58,7 @@ class RequestSplitter:
         self._in_string = False
         self._expected = b""  # between two requests; b"": the list has not begun, or has ended
         self._has_ended = False
+        self._is_closed = False  # the brace of the body has arrived
         self.requests = 0
 
     def split_part(self, data: bytes) -> bytes:
@@ -73,13 +73,13 @@ class RequestSplitter:
             lines.append(self._line(bytes(self._rest[: self._at])))
             self._drop_scanned()
             self._expected = b",]"
-        if self._has_ended and _TAIL.fullmatch(self._rest + b"}") is None and _TAIL.fullmatch(self._rest) is None:
-            raise errors.InvalidRequest(FORMAT)
+        if self._has_ended:
+            self._read_tail()
         return b"".join(lines)
 
     def finish_body(self) -> None:
         """Raises InvalidRequest for a body that has not ended, or that has no request."""
-        if not self._has_ended or _TAIL.fullmatch(self._rest) is None:
+        if not self._is_closed:
             raise errors.InvalidRequest(FORMAT)
         if not self.requests:
             raise errors.InvalidRequest("'requests' has no request.", param="requests")
@@ -94,6 +94,16 @@ class RequestSplitter:
         self._drop_scanned()
         self._expected = b"{]"
         return True
+
+    def _read_tail(self) -> None:
+        """Read what has arrived after the list, and retain none of it. Raises InvalidRequest."""
+        tail = bytes(self._rest.strip())
+        self._rest.clear()
+        if not tail:
+            return
+        if tail != b"}" or self._is_closed:
+            raise errors.InvalidRequest(FORMAT)
+        self._is_closed = True
 
     def _begin_request(self) -> bool:
         """Read up to the first bracket of the next request. False: it has not arrived, or the list has ended."""

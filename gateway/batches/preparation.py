@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice
 
 import sqlalchemy as sa
@@ -26,6 +26,7 @@ from gateway.files.files import Files
 from gateway.stored.texts import TextKey, TextUnreadable
 
 PROGRESS_S = 1.0  # between two writes of the number of lines
+NAMES_AT_ONCE = 100  # names of models that are resolved before other tasks of the event loop run
 
 
 class BatchPreparer:
@@ -110,7 +111,7 @@ class BatchPreparer:
         written_at = loop.time()
         async for part in batch.reader.stream_bytes():
             await asyncio.to_thread(scanner.scan_part, part)
-            self._resolve(batch, caller, scanner, targets)
+            await self._resolve(batch, caller, scanner, targets)
             if scanner.has_failed or batch.is_stopping:
                 break
             if loop.time() - written_at >= PROGRESS_S:
@@ -120,12 +121,17 @@ class BatchPreparer:
                 )
                 await self._database.write_in_background(note)
         await asyncio.to_thread(scanner.finish_scan)
-        self._resolve(batch, caller, scanner, targets)
+        await self._resolve(batch, caller, scanner, targets)
         return targets
 
-    def _resolve(self, batch: ClaimedBatch, caller: Caller, scanner: LineScanner, targets: dict[str, str]) -> None:
-        """Find what the names stand for that were read since the last call. All lines of a name get one target."""
-        for name in list(scanner.models)[len(targets) :]:
+    async def _resolve(
+        self, batch: ClaimedBatch, caller: Caller, scanner: LineScanner, targets: dict[str, str]
+    ) -> None:
+        """Find what the names stand for that were read since the last call, up to the last error that is listed. All
+        lines of a name get one target."""
+        async for name in in_groups(list(islice(scanner.models, len(targets), None))):
+            if scanner.has_failed:
+                return
             targets[name] = ""
             try:
                 targets[name] = pinned_target(self._router, caller, name, batch.id, self._tier)
@@ -144,6 +150,14 @@ class BatchPreparer:
 
             await self._database.write_in_background(insert)
             first += len(some)
+
+
+async def in_groups(names: Iterable[str]) -> AsyncIterator[str]:
+    """The names; other tasks of the event loop run after each NAMES_AT_ONCE of them."""
+    for number, name in enumerate(names, 1):
+        yield name
+        if number % NAMES_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def pinned_target(router: Router, caller: Caller, name: str, sticky: str, tier: str) -> str:

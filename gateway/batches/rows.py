@@ -15,7 +15,8 @@ from billing.tables import usage
 from gateway import errors
 from gateway.batch_tables import batches
 from gateway.config.batches_settings import BatchesSection
-from gateway.files.rows import begin_use, hide_files
+from gateway.file_tables import files
+from gateway.files.rows import begin_use, hide_files, lock_tenant_key
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 IDEMPOTENCY_S = 24 * 3600  # for which the creation with an Idempotency-Key is replayed
@@ -95,6 +96,7 @@ _BILLED = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
 def create_batch(connection: sa.Connection, new: NewBatch, section: BatchesSection) -> BatchRow:
     """Insert a batch that begins to use its input file. With `idempotency`, the batch that an earlier call created.
     Raises NotFound for an unknown input file, QuotaExceeded, IdempotencyMismatch."""
+    lock_tenant_key(connection, new.tenant_id)  # one new batch of the tenant at a time
     now = database_now(connection)
     if (earlier := earlier_call(connection, new, now)) is not None:
         return earlier
@@ -105,7 +107,8 @@ def create_batch(connection: sa.Connection, new: NewBatch, section: BatchesSecti
 
 
 def check_unended(connection: sa.Connection, tenant_id: str, section: BatchesSection) -> None:
-    """Raises QuotaExceeded for a tenant that may have no further batch now."""
+    """Raises QuotaExceeded for a tenant that may have no further batch now. The count is exact under the lock of
+    `lock_tenant_key`."""
     unended = sa.select(sa.func.count()).where(batches.c.tenant_id == tenant_id, batches.c.ended_at.is_(None))
     if connection.execute(unended).scalar_one() >= section.tenant_batches_max:
         raise errors.QuotaExceeded(
@@ -171,13 +174,16 @@ def earlier_call(connection: sa.Connection, new: NewBatch, now: int) -> BatchRow
     return read_batch(connection, new.tenant_id, row.id)
 
 
-def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> BatchRow | None:
-    """None: unknown, another tenant's, or deleted."""
+def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str, dialect: str | None = None) -> BatchRow | None:
+    """`dialect`: of the API that must have created it; None: either. None: unknown, another tenant's, another API's, or
+    deleted."""
     if not BATCH_ID.fullmatch(batch_id):  # a database refuses some texts
         return None
     own = sa.select(*COLUMNS).where(
         batches.c.id == batch_id, batches.c.tenant_id == tenant_id, batches.c.deleted_at.is_(None)
     )
+    if dialect is not None:
+        own = own.where(batches.c.dialect == dialect)
     row = connection.execute(own).one_or_none()
     return None if row is None else batch_of(row)
 
@@ -205,7 +211,7 @@ def list_batches(
     )
     own = sa.tuple_(batches.c.created_at, batches.c.id)
     if after is not None:
-        if (cursor := read_batch(connection, tenant_id, after)) is None:
+        if (cursor := read_batch(connection, tenant_id, after, dialect)) is None:
             return None
         position = sa.tuple_(sa.literal(cursor.created_at), sa.literal(cursor.id))
         query = query.where(own > position if newer else own < position)
@@ -258,10 +264,12 @@ def billed_usage(connection: sa.Connection, batch_ids: list[str]) -> dict[str, t
     return {id_: found.get(id_, (0, 0, 0, 0)) for id_ in batch_ids}  # type: ignore[misc]
 
 
-def cancel_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> BatchRow | None:
+def cancel_batch(
+    connection: sa.Connection, tenant_id: str, batch_id: str, dialect: str | None = None
+) -> BatchRow | None:
     """Ask the worker to end the batch; its running lines are aborted. No effect on a batch that is being cancelled.
-    None: unknown, or another tenant's. Raises Conflict for a batch whose lines have all ended."""
-    if (row := read_batch(connection, tenant_id, batch_id)) is None:
+    `dialect` and None as in `read_batch`. Raises Conflict for a batch whose lines have all ended."""
+    if (row := read_batch(connection, tenant_id, batch_id, dialect)) is None:
         return None
     values = {
         "status": "cancelling",
@@ -279,10 +287,23 @@ def cancel_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> Ba
     return read_batch(connection, tenant_id, batch_id)
 
 
-def delete_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> bool:
-    """Hide an ended batch and its files from the tenant. False: unknown, or another tenant's. Raises Conflict for a
-    batch that has not ended."""
-    if (row := read_batch(connection, tenant_id, batch_id)) is None:
+def delete_old_batches(connection: sa.Connection, before: int, limit: int) -> int:
+    """Delete at most `limit` batches that ended before a moment, with their deliveries. A batch whose lines or files
+    have rows is not deleted. Returns their number."""
+    own_files = files.c.id.in_([batches.c.input_file_id, batches.c.output_file_id, batches.c.error_file_id])
+    has_lines = sa.exists().where(output_leases.c.batch_id == batches.c.id)
+    old = sa.select(batches.c.id).where(batches.c.ended_at < before, ~has_lines, ~sa.exists().where(own_files))
+    oldest = old.order_by(batches.c.ended_at).limit(limit).with_for_update(skip_locked=True, of=batches)
+    ids = list(connection.execute(oldest).scalars())
+    if ids:  # the deliveries are deleted by the cascade of their foreign key
+        connection.execute(sa.delete(batches).where(batches.c.id.in_(ids)))
+    return len(ids)
+
+
+def delete_batch(connection: sa.Connection, tenant_id: str, batch_id: str, dialect: str) -> bool:
+    """Hide an ended batch and its files from the tenant. False: `read_batch` finds none. Raises Conflict for a batch
+    that has not ended."""
+    if (row := read_batch(connection, tenant_id, batch_id, dialect)) is None:
         return False
     if row.ended_at is None:
         raise errors.Conflict(f"The batch has the status {row.status!r}. Cancel it, and delete it once it has ended.")

@@ -14,6 +14,7 @@ import msgspec
 
 LINES_MAX = 50_000
 CUSTOM_ID_CHARS_MAX = 512
+BLANK_LINES_MAX = 100_000  # of a file: a file of blank lines alone would occupy a thread for minutes
 ERRORS_MAX = 100  # that a batch lists
 BYTES_PER_TOKEN = 4  # of a body, in the estimate of enqueued tokens
 # The beginning of a prompt by which lines are ordered, so that lines with the same prefix run one after another.
@@ -77,6 +78,7 @@ class LineScanner:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()  # of a line whose end has not arrived
         self._rest_offset = 0
+        self._blank_lines = 0
         self._skipped = 0  # bytes of a line that is too long
         self._number = 0
         self._known: dict[bytes, int] = {}  # line by the digest of its custom_id
@@ -89,8 +91,9 @@ class LineScanner:
 
     @property
     def has_failed(self) -> bool:
-        """So many errors were found that the rest of the file need not be read."""
-        return len(self.errors) >= ERRORS_MAX or self.requests > self._lines_max
+        """So many errors or lines were found that the rest of the file need not be read."""
+        has_lines = self.requests > self._lines_max or self._blank_lines > BLANK_LINES_MAX
+        return has_lines or len(self.errors) >= ERRORS_MAX
 
     @property
     def enqueued_tokens(self) -> int:
@@ -103,6 +106,8 @@ class LineScanner:
             data, self._rest_offset = data[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
         *ended, rest = data.split(b"\n")
         for part in ended:
+            if self.has_failed:
+                return
             self._end_line(part)
         self._add_rest(rest)
 
@@ -128,7 +133,12 @@ class LineScanner:
         self._rest_offset += size + 1
         self._rest.clear()
         is_long, self._skipped = bool(self._skipped), 0
-        if self.has_failed or not (line or is_long):
+        if self.has_failed:
+            return
+        if not (line or is_long):
+            self._blank_lines += 1
+            if self._blank_lines > BLANK_LINES_MAX:
+                self._refuse("too_many_blank_lines", f"The input file has over {BLANK_LINES_MAX} blank lines.")
             return
         self.requests += 1
         if is_long:

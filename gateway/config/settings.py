@@ -427,6 +427,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     exports_days: Days = 0  # files in <data_dir>/exports
     sla_days: Days = 400  # counts of requests within their targets, by quarter-hour
     request_errors_days: Days = 90  # requests that were refused or failed, and their counts
+    batch_days: Days = 60  # batches that have ended and whose files are removed; files live for at most 30 days
     erasures_file: str = ""  # the list of erased tenants; empty: <data_dir>/erasures.jsonl
 
     def __post_init__(self) -> None:

@@ -169,10 +169,16 @@ def lock_quota(connection: sa.Connection, key: TextKey) -> bool:
     return connection.execute(row.with_for_update()).one_or_none() is not None
 
 
+def lock_tenant_key(connection: sa.Connection, tenant_id: str) -> str | None:
+    """`lock_quota` by the tenant: the id of its key, locked; None: it has no key. A transaction that locks the tenant's
+    row, a file's or a batch's as well takes this lock before them."""
+    key = sa.select(text_keys.c.id).where(text_keys.c.tenant_id == tenant_id)
+    return connection.execute(key.with_for_update()).scalar_one_or_none()
+
+
 def files_of_key(connection: sa.Connection, tenant_id: str) -> int:
     """How many files would become unreadable with the tenant's key. No file is added until the transaction ends."""
-    key = sa.select(text_keys.c.id).where(text_keys.c.tenant_id == tenant_id).with_for_update()
-    key_id = connection.execute(key).scalar_one_or_none()
+    key_id = lock_tenant_key(connection, tenant_id)
     unexpired = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > database_now(connection))
     is_needed = sa.or_(files.c.uses > 0, sa.and_(files.c.deleted_at.is_(None), unexpired))
     query = sa.select(sa.func.count()).where(files.c.text_key_id == key_id, is_needed)

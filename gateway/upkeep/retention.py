@@ -22,6 +22,7 @@ from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
 from gateway.access.audit_chain import AuditCheckpoint, CheckpointSigner
 from gateway.access.write_replays import KEEP_S, delete_old_writes
+from gateway.batches.rows import delete_old_batches
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.error_tables import request_error_counts as _counts
@@ -71,6 +72,7 @@ class Retention:
         await self._delete("request_errors", self._settings.request_errors_days, delete_errors)
         await self._delete("request_error_counts", self._settings.request_errors_days, delete_error_counts)
         await self._delete("exports", self._settings.exports_days, remove_exports)
+        await self._delete("batches", self._settings.batch_days, delete_old_batches)
         await self._delete("sla", self._settings.sla_days, sla.delete_quarters)
 
     async def _delete(self, kind: str, days: int, delete: Callable[[sa.Connection, int, int], int]) -> None:

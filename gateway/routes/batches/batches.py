@@ -158,14 +158,14 @@ async def create_batch(request: Request[Any, Any, Any], services: Services) -> B
 async def get_batch(request: Request[Any, Any, Any], services: Services, batch: str) -> BatchObject:
     """A batch, with its counts and usage so far."""
     async with admitted(request, services) as (_, tenant_id):
-        return batch_object(found_batch(await services.batches.find_batch(tenant_id, batch), batch))
+        return batch_object(found_batch(await services.batches.find_batch(tenant_id, batch, DIALECT), batch))
 
 
 @post([CANCEL, TENANT + CANCEL], status_code=200, opt={"route": CANCEL})
 async def cancel_batch(request: Request[Any, Any, Any], services: Services, batch: str) -> BatchObject:
     """End a batch early. Lines that run are aborted and not billed; the outputs so far remain."""
     async with admitted(request, services) as (_, tenant_id):
-        return batch_object(found_batch(await services.batches.cancel_batch(tenant_id, batch), batch))
+        return batch_object(found_batch(await services.batches.cancel_batch(tenant_id, batch, DIALECT), batch))
 
 
 @get([COLLECTION, TENANT + COLLECTION], opt={"route": COLLECTION})
@@ -212,7 +212,7 @@ def found_batch(progress: BatchProgress | None, batch_id: str) -> BatchProgress:
 
 
 def batch_not_found(batch_id: str) -> NotFound:
-    """The refusal of an id that is unknown, or another tenant's."""
+    """The refusal of an id that is unknown, another tenant's, or of a message batch."""
     return NotFound(f"No batch found with id '{batch_id[:ID_CHARS_SHOWN]}'.")
 
 

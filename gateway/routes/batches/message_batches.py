@@ -5,6 +5,7 @@ models may create and read batches; the requests of a batch run with the key tha
 from __future__ import annotations
 
 import functools
+import time
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from gateway.api.messages_wire import MessagesRequest
 from gateway.batches.inline_batches import DIALECT, RESULTS_S
 from gateway.batches.inline_requests import BODY_BYTES_MAX
 from gateway.batches.results import message_results
-from gateway.batches.rows import BatchProgress
+from gateway.batches.rows import BatchProgress, BatchRow
 from gateway.files.contents import ContentReader
 from gateway.http.exchange import check_encoding
 from gateway.http.form import body_parts
@@ -61,7 +62,8 @@ class MessageBatchCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBatchObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch. `results_url`: a path at this server, once the batch has ended."""
+    """A batch. `archived_at`: when its results expired. `results_url`: a path at this server, once the batch has
+    ended."""
 
     id: str
     type: Literal["message_batch"] = "message_batch"
@@ -113,8 +115,7 @@ async def get_message_batch(request: Request[Any, Any, Any], services: Services,
 async def cancel_message_batch(request: Request[Any, Any, Any], services: Services, batch: str) -> MessageBatchObject:
     """End a batch early. Requests that run are aborted and not billed; the results so far remain."""
     async with admitted(request, services) as (_, tenant_id):
-        found = await _find(services, tenant_id, batch)
-        cancelled = await services.batches.cancel_batch(tenant_id, found.row.id)
+        cancelled = await services.batches.cancel_batch(tenant_id, _row_id(batch), DIALECT)
         if cancelled is None:
             raise _not_found(batch)
         return message_batch(cancelled)
@@ -124,8 +125,7 @@ async def cancel_message_batch(request: Request[Any, Any, Any], services: Servic
 async def delete_message_batch(request: Request[Any, Any, Any], services: Services, batch: str) -> DeletedMessageBatch:
     """Delete an ended batch and its results."""
     async with admitted(request, services) as (_, tenant_id):
-        found = await _find(services, tenant_id, batch)
-        if not await services.batches.delete_batch(tenant_id, found.row.id):
+        if not await services.batches.delete_batch(tenant_id, _row_id(batch), DIALECT):
             raise _not_found(batch)
     return DeletedMessageBatch(id=batch)
 
@@ -181,8 +181,8 @@ async def get_message_batch_results(request: Request[Any, Any, Any], services: S
 
 async def _find(services: Services, tenant_id: str, batch_id: str) -> BatchProgress:
     """Raises NotFound."""
-    found = await services.batches.find_batch(tenant_id, _row_id(batch_id))
-    if found is None or found.row.dialect != DIALECT:
+    found = await services.batches.find_batch(tenant_id, _row_id(batch_id), DIALECT)
+    if found is None:
         raise _not_found(batch_id)
     return found
 
@@ -201,27 +201,39 @@ def message_batch(progress: BatchProgress) -> MessageBatchObject:
     """As clients of Anthropic's API read it."""
     row = progress.row
     batch_id = PREFIX + row.id.removeprefix(ROW_PREFIX)
-    has_ended, unrun = row.ended_at is not None, row.unrun or 0
-    is_expired = row.status == "expired"
-    counts = MessageBatchCounts(
-        processing=0 if has_ended else row.lines,
-        succeeded=progress.succeeded if has_ended else 0,
-        errored=progress.failed - unrun if has_ended else 0,
-        canceled=0 if is_expired else unrun,
-        expired=unrun if is_expired else 0,
-    )
-    archived_at = None if row.ended_at is None else row.ended_at + (row.output_expires_s or RESULTS_S) * SECOND
+    has_ended = row.ended_at is not None
     return MessageBatchObject(
         id=batch_id,
         processing_status="ended" if has_ended else "canceling" if row.status == "cancelling" else "in_progress",
-        request_counts=counts,
+        request_counts=_counts(progress),
         ended_at=_moment(row.ended_at),
         created_at=rfc3339(row.created_at),
         expires_at=rfc3339(row.deadline_at),
-        archived_at=_moment(archived_at),
+        archived_at=_moment(_archived_at(row)),
         cancel_initiated_at=_moment(row.cancelling_at),
         results_url=f"{COLLECTION}/{batch_id}/results" if has_ended else None,
     )
+
+
+def _counts(progress: BatchProgress) -> MessageBatchCounts:
+    row, unrun = progress.row, progress.row.unrun or 0
+    counts = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
+    if row.ended_at is None:
+        counts["processing"] = row.lines
+    elif row.status == "failed":  # its contents were deleted, and with them all results
+        counts["errored"] = row.lines
+    else:
+        counts |= {"succeeded": progress.succeeded, "errored": progress.failed - unrun}
+        counts["expired" if row.status == "expired" else "canceled"] = unrun
+    return MessageBatchCounts(**counts)
+
+
+def _archived_at(row: BatchRow) -> int | None:
+    """When the results expired; None: they have not, by the clock of this host."""
+    if row.ended_at is None:
+        return None
+    expired_at = row.ended_at + (row.output_expires_s or RESULTS_S) * SECOND
+    return expired_at if expired_at <= time.time() * SECOND else None
 
 
 def _moment(moment: int | None) -> str | None:

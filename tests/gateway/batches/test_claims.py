@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,85 +14,16 @@ from billing.accounts import tenants
 from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.ledger.leases import extend
-from billing.ledger.messages import LineOutput
-from billing.ledger.outputs import LeaseLost, record_unheld
+from billing.ledger.outputs import LeaseLost
 from gateway import errors
-from gateway.access import keys
+from gateway.admin.erasure import erase
 from gateway.batches import claims, rows
-from gateway.batches.rows import BatchRow, NewBatch
-from gateway.batches.validation import BatchError, ValidLine
+from gateway.batches.rows import NewBatch
+from gateway.batches.validation import BatchError
 from gateway.config.batches_settings import BatchesSection
-from gateway.config.server_secrets import ServerSecrets
 from gateway.files.contents import WrittenFile
-from gateway.files.rows import OUTPUT_PURPOSE, NewFile, insert_file, new_file_id
-from gateway.stored.texts import TextKey, TextKeys
-
-GATEWAY, OTHER = "gw_1", "gw_2"
-LINES = 5
-
-
-class Stage:
-    """A tenant with a file, and one gateway that lives."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-        def make(connection: sa.Connection) -> tuple[str, str, TextKey]:
-            tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
-            key = keys.create(connection, tenant_id=tenant.id, name="test")
-            text_key = TextKeys(ServerSecrets(b"s" * 32)).ensure_key(connection, tenant.id)
-            extend(connection, GATEWAY, 60.0, database_now(connection))
-            return tenant.id, key.key.id, text_key
-
-        self.tenant_id, self.key_id, self.key = database.write_sync(make)
-        self.file_id = new_file_id()
-        database.write_sync(lambda c: insert_file(c, self.file(self.file_id), self.key, WrittenFile(10, "0" * 64)))
-
-    def file(self, file_id: str) -> NewFile:
-        return NewFile(
-            id=file_id,
-            tenant_id=self.tenant_id,
-            key_id=self.key_id,
-            purpose=OUTPUT_PURPOSE,
-            filename="a.jsonl",
-            expires_s=3600,
-        )
-
-    def new(self, **fields: Any) -> NewBatch:
-        wanted: dict[str, Any] = {"endpoint": "/v1/completions", "input_file_id": self.file_id, "window_hours": 1}
-        wanted |= fields
-        return NewBatch(tenant_id=self.tenant_id, key_id=self.key_id, **wanted)
-
-    def create(self, **fields: Any) -> BatchRow:
-        return self.write(lambda c: rows.create_batch(c, self.new(**fields), BatchesSection(tenant_batches_max=3)))
-
-    def claim(self, gateway_id: str = GATEWAY) -> tuple[BatchRow, int] | None:
-        view = self.write(lambda c: claims.worker_view(c, [], gateway_id))
-        if not view.claimable:
-            return None
-        [found] = view.claimable
-        return self.write(lambda c: claims.claim_batch(c, found.batch_id, gateway_id, found.epoch))
-
-    def run(self, row: BatchRow, epoch: int) -> None:
-        """Its lines are inserted: those of model `b` first."""
-        lines = [
-            (ValidLine(number, number * 10, 9, "m", b""), "b" if number % 2 else "m")
-            for number in sorted(range(1, LINES + 1), key=lambda number: number % 2 == 0)
-        ]
-        self.write(lambda c: claims.insert_lines(c, row.id, epoch, 0, lines))
-        assert self.write(lambda c: claims.begin_run(c, row, epoch, self.key, LINES, 100, 1000)) is None
-
-    def record(self, row: BatchRow, epoch: int, line: int, *, is_error: bool = False) -> bool:
-        output = LineOutput(row.id, line, epoch, b"sealed", is_error)
-        return self.write(lambda c: record_unheld(c, [("req_1", output)], 1))[0]
-
-    def read(self, row: BatchRow) -> BatchRow:
-        found = self.write(lambda c: rows.read_batch(c, self.tenant_id, row.id))
-        assert found is not None
-        return found
-
-    def write(self, function: Any) -> Any:
-        return self.database.write_sync(function)
+from gateway.files.rows import lock_quota, new_file_id
+from support.gateway.batch_stage import GATEWAY, LINES, OTHER, Stage
 
 
 @pytest.fixture
@@ -237,6 +171,46 @@ def test_a_tenants_unended_batches_are_limited(stage: Stage) -> None:
         stage.create()
     with pytest.raises(errors.QuotaExceeded, match=r"batches\.tenant_batches_max"):
         stage.create()
+
+
+def test_concurrent_creations_do_not_exceed_the_limit(stage: Stage) -> None:
+    stage.create()
+    stage.create()
+    began = threading.Event()
+
+    def create(connection: sa.Connection) -> None:
+        rows.create_batch(connection, stage.new(), BatchesSection(tenant_batches_max=3))
+        began.set()
+        time.sleep(0.3)  # the other transaction begins meanwhile
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stage.write, create)
+        assert began.wait(10)
+        with pytest.raises(errors.QuotaExceeded):
+            stage.create()
+        first.result()
+
+
+def test_an_erasure_and_the_end_of_a_batch_do_not_deadlock(stage: Stage) -> None:
+    stage.create()
+    row, epoch = stage.claim() or pytest.fail("it is not claimed")
+    stage.run(row, epoch)
+    assert stage.record(row, epoch, 1)
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch))
+    written = [(stage.file(new_file_id()), WrittenFile(1, "0" * 64))]
+    is_locked = threading.Event()
+
+    def end(connection: sa.Connection) -> None:
+        lock_quota(connection, stage.key)
+        is_locked.set()
+        time.sleep(0.5)  # the erasure waits for this lock
+        claims.end_batch(connection, row, epoch, plan, stage.key, written)
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(stage.write, end)
+        assert is_locked.wait(10)
+        stage.write(lambda c: erase(c, "era_1", stage.tenant_id, database_now(c)))
+        ending.result()
 
 
 def test_an_idempotency_key_is_used_for_a_day(stage: Stage) -> None:

@@ -53,6 +53,7 @@ def test_parts_of_any_size_give_the_same_lines(indent: int | None, size: int) ->
         b'{"requests": [1]}',
         b'{"requests": [{"custom_id": "a", "params": {"model": "m"}}]} x',
         b'{"requests": [{"custom_id": "a", "params": {"model": "m"}}]',
+        b'{"requests": [{"custom_id": "a", "params": {"model": "m"}}]} }',
         b'{"other": 1, "requests": []}',
         b'{"requests": [{"custom_id": "a", "params": {"model": "m"]}]}',
         b'{"requests": [{"custom_id": "a", "params": []}]}',
@@ -68,3 +69,12 @@ def test_a_request_over_the_limit_is_refused_before_it_has_arrived() -> None:
     splitter = RequestSplitter(100)
     with pytest.raises(RequestTooLarge, match=r"requests\.0 is over the limit of 100 bytes"):
         splitter.split_part(b'{"requests": [{"custom_id": "' + b"a" * 200)
+
+
+def test_no_space_after_the_requests_is_retained() -> None:
+    splitter = RequestSplitter(10_000)
+    splitter.split_part(b'{"requests": [{"custom_id": "a", "params": {"model": "m"}}]')
+    for part in (b" \r\n\t" * 1000, b" } ", b"\n" * 1000):
+        splitter.split_part(part)
+        assert not splitter._rest
+    splitter.finish_body()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gateway.batches.rows import BATCH_ID
-from support.gateway.batch_client import set_deadline, usage_of
+from support.gateway.batch_client import BatchClient, chat_lines, set_deadline, usage_of
 from support.paths import REPO
 from support.stack import MODEL, Stack
 from support.waiting import eventually
@@ -63,6 +63,7 @@ def test_anthropics_sdk_end_to_end(stack: Stack, sdk: anthropic.Anthropic) -> No
     batch = finish(sdk, batch.id)
     assert counts_of(batch) == {"succeeded": 20}
     assert batch.ended_at is not None
+    assert batch.archived_at is None
     results = {line.custom_id: line.result for line in sdk.messages.batches.results(batch.id)}
     assert results.keys() == {f"r-{number}" for number in range(1, 21)}
     billed = {row.request_id: row for row in usage_of(stack, row_id(batch.id))}
@@ -185,6 +186,20 @@ def test_another_tenants_message_batch_does_not_exist(stack: Stack, sdk: anthrop
         assert batch.id not in [one.id for one in batches.list()]
         with pytest.raises(anthropic.BadRequestError):
             batches.list(after_id=batch.id)
+
+
+def test_the_apis_do_not_serve_each_others_batches(stack: Stack, sdk: anthropic.Anthropic) -> None:
+    batch = sdk.messages.batches.create(requests=requests_of(1))
+    finish(sdk, batch.id)
+    with BatchClient(stack, stack.keys["acme"]) as client:
+        id_ = row_id(batch.id)
+        for answer in (client.http.get(f"/batches/{id_}"), client.cancel(id_)):
+            assert answer.status_code == 404, answer.text
+        assert client.http.get("/batches", params={"after": id_}).status_code == 400
+        other = client.finish(client.create(chat_lines(1)))["id"].replace("batch_", "msgbatch_")
+    for call in (sdk.messages.batches.retrieve, sdk.messages.batches.cancel, sdk.messages.batches.delete):
+        with pytest.raises(anthropic.NotFoundError):
+            call(other)
 
 
 def test_the_documented_calls_run(stack: Stack) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.batches.validation import ERRORS_MAX, LINES_MAX, LineScanner, in_order, read_line
+from gateway.batches.validation import BLANK_LINES_MAX, ERRORS_MAX, LINES_MAX, LineScanner, in_order, read_line
 
 CHAT = "/v1/chat/completions"
 LINE_BYTES_MAX = 2000
@@ -104,6 +104,14 @@ def test_the_number_of_lines_is_limited() -> None:
     scanner = scan(b"\n".join(line(str(number)) for number in range(6)), lines_max=3)
     assert codes(scanner) == [("too_many_lines", 4)]
     assert scanner.has_failed
+
+
+def test_the_number_of_blank_lines_is_limited() -> None:
+    assert scan(b"\n" * BLANK_LINES_MAX + line("a")).errors == []
+    scanner = scan(b" \n" + b"\n" * (5 * BLANK_LINES_MAX) + b"{\n")
+    assert codes(scanner) == [("too_many_blank_lines", BLANK_LINES_MAX + 1)]
+    assert scanner.has_failed
+    assert scanner._number == BLANK_LINES_MAX + 1, "no line after it is checked"
 
 
 def test_lines_run_by_target_and_prefix() -> None:

@@ -11,12 +11,16 @@ import pytest
 import sqlalchemy as sa
 
 from billing import sla_tables, tables
+from billing.accounts import webhooks
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.exports import jobs
 from billing.ledger.ledger import Ledger
+from billing.output_tables import output_leases
 from gateway.access import audit_chain, audit_log
 from gateway.access.audit_chain import CheckpointSigner
+from gateway.batch_tables import batch_deliveries, batches
+from gateway.batches.events import insert_deliveries
 from gateway.config.file import Config, ConfigError, parse
 from gateway.config.server_secrets import ServerSecrets
 from gateway.error_tables import request_error_counts, request_errors
@@ -25,6 +29,7 @@ from gateway.upkeep import retention
 from gateway.upkeep.retention import Retention, read_checkpoints
 from migrations.upgrade import upgrade
 from support.billing.books import make_books, settlement
+from support.gateway.batch_stage import Stage
 
 SECRETS = ServerSecrets(b"s" * 32)
 
@@ -148,6 +153,33 @@ async def test_quarter_hours_of_sla_reports(database: Database, tmp_path: Path) 
     assert count(database, sla_tables.sla_quarters) == 6
     await Retention(database, configured(tmp_path, "sla_days = 1"), SECRETS).run_once()
     assert count(database, sla_tables.sla_quarters) == 3
+
+
+async def test_ended_batches_without_files(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE_SQLITE", 2)
+    stage = Stage(database)
+    now = database.read_sync(database_now)
+    values = {"tenant_id": stage.tenant_id, "key_id": stage.key_id, "dialect": "openai", "endpoint": "/v1/completions"}
+    values |= {"completion_window": "24h", "created_at": 1, "deadline_at": 2, "lines": 0, "enqueued_tokens": 0}
+    database.write_sync(lambda c: webhooks.create(c, url="https://example.org/", events=["batches"]))
+    for number in range(9):
+        fields = {"id": f"batch_{number}", "input_file_id": "file-removed", "status": "completed"}
+        fields |= {"ended_at": now - (61 if number < 8 else 59) * DAY}
+        if number == 5:
+            fields |= {"ended_at": None, "status": "in_progress"}
+        if number in (6, 7):
+            fields |= {"output_file_id" if number == 6 else "input_file_id": stage.file_id}
+        stage.write(lambda c, row=values | fields: c.execute(sa.insert(batches).values(row)))
+        stage.write(lambda c, id_=fields["id"]: insert_deliveries(c, id_, stage.tenant_id, now))
+    stage.write(lambda c: c.execute(sa.insert(output_leases).values(batch_id="batch_4", gateway_id="", epoch=1)))
+    assert count(database, batch_deliveries) == 9
+    await Retention(database, configured(tmp_path, "batch_days = 0"), SECRETS).run_once()
+    assert count(database, batches) == 9
+    await Retention(database, configured(tmp_path, ""), SECRETS).run_once()
+    kept = database.read_sync(lambda c: set(c.execute(sa.select(batches.c.id)).scalars()))
+    assert kept == {f"batch_{number}" for number in (4, 5, 6, 7, 8)}
+    assert count(database, batch_deliveries) == len(kept)
 
 
 def test_a_limit_is_named(tmp_path: Path) -> None:
