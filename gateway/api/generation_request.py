@@ -51,13 +51,15 @@ class LargeBody(msgspec.Struct, frozen=True):
 class EmbeddingFormat(msgspec.Struct, frozen=True):
     """What an answer shows of the prompts' vectors. `dimensions`: the first numbers of each, normalised again; None:
     all. `queries`: of the prompts, the first ones, which the others are compared with. `top_n`: comparisons shown.
-    `shows_texts`: beside each comparison its text."""
+    `shows_texts`: beside each comparison its text. `shows_vectors`: the answer has the vectors; False: comparisons of
+    them."""
 
     dimensions: int | None = None
     base64: bool = False
     queries: int = 1
     top_n: int = 0
     shows_texts: bool = False
+    shows_vectors: bool = False
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):

@@ -20,12 +20,14 @@ from gateway.generation.inflight import InFlight
 @dataclass(slots=True, frozen=True)
 class BatchEndpoint:
     """`kind`: that of `bodies.read_request`. `shape_of`: makes the answer's Shape. `is_large`: its bodies may have
-    `gateway.messages_body_bytes_max` bytes. `error_of`: makes the body of an error, of it and its request id."""
+    `gateway.messages_body_bytes_max` bytes. `error_of`: makes the body of an error, of it and its request id. `embeds`:
+    it makes embeddings, which are of one model."""
 
     kind: str
     shape_of: Callable[[InFlight], Shape]
     is_large: bool = False
     error_of: Callable[[ApiError, str], bytes] = lambda error, _request_id: error.body()
+    embeds: bool = False
 
     def body_bytes_max(self, settings: GatewaySection) -> int:
         return settings.messages_body_bytes_max if self.is_large else settings.body_bytes_max
@@ -35,7 +37,7 @@ ENDPOINTS = {
     "/v1/chat/completions": BatchEndpoint("chat", lambda request: ChatShape(request, False)),
     "/v1/completions": BatchEndpoint("completions", lambda request: CompletionShape(request, False)),
     "/v1/responses": BatchEndpoint("responses", ResponseShape, is_large=True),
-    "/v1/embeddings": BatchEndpoint("embeddings", EmbeddingsShape),
+    "/v1/embeddings": BatchEndpoint("embeddings", EmbeddingsShape, embeds=True),
     "/v1/messages": BatchEndpoint("messages", MessageShape, is_large=True, error_of=anthropic_error),
 }
 # Of these, the endpoints that a batch of OpenAI's API may name.

@@ -16,17 +16,19 @@ from gateway.batches.claimed import ClaimedBatch, InputUnavailable
 from gateway.batches.endpoints import ENDPOINTS
 from gateway.batches.rows import read_batch
 from gateway.batches.validation import LineScanner, ValidLine, in_order
+from gateway.catalog.pooling import check_one_model
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.router import Router
 from gateway.config.batches_settings import BatchesSection
 from gateway.config.settings import VERSION, GatewaySection, split_version
-from gateway.errors import ModelNotFound
+from gateway.errors import InvalidRequest, ModelNotFound
 from gateway.files.backends import ContentStoreFailed
 from gateway.files.files import Files
 from gateway.stored.texts import TextKey, TextUnreadable
 
 PROGRESS_S = 1.0  # between two writes of the number of lines
 NAMES_AT_ONCE = 100  # names of models that are resolved before other tasks of the event loop run
+INVALID_MODEL = "invalid_model"  # of a line whose endpoint does not serve its model
 
 
 class BatchPreparer:
@@ -135,8 +137,10 @@ class BatchPreparer:
             targets[name] = ""
             try:
                 targets[name] = pinned_target(self._router, caller, name, batch.id, self._tier)
-            except ModelNotFound as error:
-                scanner.refuse_model(name, error.message)
+                if ENDPOINTS[batch.row.endpoint].embeds:
+                    check_one_model(name, self._router.models_of(caller, name))
+            except (ModelNotFound, InvalidRequest) as error:
+                scanner.refuse_model(name, error.code or INVALID_MODEL, error.message)
 
     async def _insert(self, batch: ClaimedBatch, lines: list[ValidLine], targets: dict[str, str]) -> None:
         batch_id, epoch = batch.id, batch.epoch

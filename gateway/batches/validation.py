@@ -179,9 +179,9 @@ class LineScanner:
         first = self._known.setdefault(digest, self._number)
         return None if first == self._number else first
 
-    def refuse_model(self, name: str, message: str) -> None:
-        """The name is of no model that the caller may call."""
-        self._add_error(BatchError("model_not_found", message, "body.model", self.models[name]))
+    def refuse_model(self, name: str, code: str, message: str) -> None:
+        """The name is of no model that the caller may call, or that the endpoint serves."""
+        self._add_error(BatchError(code, message, "body.model", self.models[name]))
 
     def _refuse(self, code: str, message: str, param: str | None = None) -> None:
         """Refuse the present line."""

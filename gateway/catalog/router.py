@@ -126,6 +126,13 @@ class Router:
             raise ModelNotFound(name)
         return Route((found,), (found,), is_pinned=True)
 
+    def models_of(self, caller: Caller, name: str) -> tuple[ModelTarget, ...]:
+        """All targets that the name stands for now; empty: none."""
+        try:
+            return self.route(caller, name, "").among
+        except ModelNotFound:
+            return ()
+
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
         """The targets to try, in order, when `first` is saturated or unavailable. An adapter has no fallbacks: no other
         base model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and

@@ -59,6 +59,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     models_dir: str = ""  # empty: <data_dir>/models
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
     embedding_tokens_max: Annotated[int, Meta(ge=1, le=2**24)] = 300_000  # of all inputs of one request
+    # Inputs times dimensions, of one request for vectors. A line of a batch: an eighth.
+    embedding_numbers_max: Annotated[int, Meta(ge=1024, le=2**26)] = 2048 * 1024
     # Of /v1/messages, /v1/responses, and the paths below them.
     messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024
     # Of bodies in the memory of one gateway process: a tenant's, and all.

@@ -88,7 +88,8 @@ class MemberGroup(ABC):
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:
-        """The models of all ready engines; while no engine is ready, of all engines."""
+        """The models of all ready engines; while no engine is ready, of all engines. A model that several engines have
+        has the properties that the first of them reports, or the first of them that pools vectors."""
         if (only := self.only_member) is not None:
             return only.engine.models
         members = self.members.values()
@@ -97,7 +98,8 @@ class MemberGroup(ABC):
             self._models_of, self._models = ready, {}
             for member in self._ready_members() or list(members):
                 for name, info in member.engine.models.items():
-                    self._models.setdefault(name, info)
+                    if not self._models.setdefault(name, info).vector_width and info.vector_width:
+                        self._models[name] = info
         return self._models
 
     @property

@@ -124,6 +124,8 @@ class Generator:
             if len(route.candidates) > 1:  # each may count the prompt again: refuse first what cannot fit
                 await self._limiter.reserve(admission, asked.tokens_min)
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
+            if renderer is not None:
+                self._planner.check_stored_answer(asked, plan, is_line=line_run is not None)
             started = caller, asked, line, call, renderer, plan, fallbacks, tier, admission, line_run
             return await self._begin_request(*started)
         except (errors.Unavailable, DatabaseUnavailable):

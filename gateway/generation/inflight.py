@@ -38,6 +38,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     stop_ids: list[int]
     answer: AnswerPlan = PLAIN
     pooling: Pooling | None = None  # set if a vector of each prompt is made
+    dimensions: int = 0  # of each vector that the answer shows; 0: it shows none
 
     @property
     def prompt_tokens(self) -> int:

@@ -28,7 +28,15 @@ from gateway.api.bodies import (
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
 from gateway.catalog.capabilities import EmbeddingProperties
-from gateway.catalog.pooling import check_embedded_tokens, check_pooling, embedding_properties
+from gateway.catalog.pooling import (
+    LINE_PART,
+    check_embedded_tokens,
+    check_pooling,
+    check_replayable,
+    check_shown_numbers,
+    embedding_properties,
+    shown_dimensions,
+)
 from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
@@ -37,6 +45,7 @@ from gateway.engines.engine import Engine
 from gateway.generation.guiding import AnswerPlan, check_tools, grammar_parts, plan_answer
 from gateway.generation.inflight import RequestPlan
 from gateway.generation.prompts import CountedPrompt, PromptCounter
+from gateway.generation.replays import ANSWER_BYTES_MAX
 from gateway.large_work.jobs import (
     ContextLimits,
     GrammarJob,
@@ -96,6 +105,7 @@ class RequestPlanner:
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
         self._embedding_tokens_max = config.gateway.embedding_tokens_max
+        self._embedding_numbers_max = config.gateway.embedding_numbers_max
         self._whitespace_max = config.gateway.json_whitespace_max
         self._counter = PromptCounter(large_work)
         # By digest of a checked grammar: the tools that it must not follow; empty: it is served.
@@ -163,6 +173,8 @@ class RequestPlanner:
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         check_tools(model, asked.tooling)
         pooling = None if asked.embedding is None else check_pooling(model, info, asked.embedding)
+        dimensions = shown_dimensions(asked.embedding, info)
+        check_shown_numbers(asked, dimensions, self._embedding_numbers_max, "a request")
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if asked.has_sealed:  # opened for one model
             encoding = (f"{model.encoding} {info.digest}", info.vocab_size)
@@ -184,7 +196,17 @@ class RequestPlanner:
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
             answer=answer,
             pooling=pooling,
+            dimensions=dimensions,
         )
+
+    def check_stored_answer(self, asked: GenerationRequest, plan: RequestPlan, *, is_line: bool) -> None:
+        """Check that the embeddings are few enough to be stored: as the output of a batch's line, or for the replays of
+        a call. Raises InvalidRequest."""
+        if is_line:
+            most = self._embedding_numbers_max // LINE_PART
+            check_shown_numbers(asked, plan.dimensions, most, "a line of a batch")
+        elif plan.dimensions:
+            check_replayable(asked, plan.dimensions, ANSWER_BYTES_MAX)
 
     async def _plan_answer(
         self, caller: Caller, model: ServedModel, info: ModelInfo, tooling: Tooling | None, prompt_ids: Sequence[int]

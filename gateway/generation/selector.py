@@ -11,6 +11,7 @@ import asyncio
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.api.generation_request import GenerationRequest
+from gateway.catalog.pooling import check_one_model
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.router import Route, Router
 from gateway.generation.inflight import RequestPlan
@@ -32,6 +33,8 @@ class Selector:
         ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name, or for
         embeddings of several models."""
         if target is not None:
+            if asked.embedding is not None:
+                check_one_model(asked.model, self._router.models_of(caller, asked.model))
             return self._router.pinned(caller, asked.model, target)
         route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
         if (field := asked.ids_in) is not None and not self._planner.one_vocabulary(route.among):
@@ -40,12 +43,8 @@ class Selector:
                 f"they are different words. Name one of them as 'model': {', '.join(one.name for one in route.among)}.",
                 param=field,
             )
-        if asked.embedding is not None and len(route.among) > 1:
-            raise errors.InvalidRequest(
-                f"{asked.model!r} stands for several models, whose embeddings cannot be compared. Name one of them as "
-                f"'model': {', '.join(one.name for one in route.among)}.",
-                param="model",
-            )
+        if asked.embedding is not None:
+            check_one_model(asked.model, route.among)
         return route
 
     def tokenizing(self, caller: Caller, asked: GenerationRequest) -> ModelTarget:

@@ -15,6 +15,12 @@ from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
 
 INPUTS_MAX = 2048  # OpenAI's limit
+NUMBER_FORMAT = "%.9g"  # nine digits identify every float32
+NUMBER_BYTES_MAX = len("-1.23456789e-38,")  # of a number in a list
+FLOAT32_BYTES = 4
+# Of the JSON of a vector without its numbers, and of the JSON around the vectors.
+VECTOR_BYTES_MAX = 64
+FRAME_BYTES_MAX = 1024
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
 InputText = Annotated[str, Meta(min_length=1)]
@@ -70,7 +76,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             self.model,
             self.prompts(),
             "input",
-            EmbeddingFormat(self.dimensions, base64=self.encoding_format == "base64"),
+            EmbeddingFormat(self.dimensions, base64=self.encoding_format == "base64", shows_vectors=True),
             service_tier=self.service_tier,
             user=self.user,
         )

@@ -28,16 +28,21 @@ from support.gateway.batch_client import (
     set_deadline,
     usage_of,
 )
-from support.gateway.several_models import SMALL, ManyModels, sections
+from support.gateway.several_models import BARE, SMALL, ManyModels, sections
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
+EMBEDDINGS = "/v1/embeddings"
 SLOW = 600  # tokens of a line that runs for over a second
 TOML = sections(
     rest=f"""
 [[aliases]]
 name = "split"
 models = [{{model = "{MODEL}"}}]
+
+[[aliases]]
+name = "several"
+models = [{{model = "{MODEL}"}}, {{model = "{BARE}"}}]
 
 [batches]
 outstanding_max = 8
@@ -240,6 +245,51 @@ def test_lines_of_a_tenant_that_does_not_wait_fail(stack: Stack, client: BatchCl
 
 
 # ---- models
+
+
+def embedding_lines(names: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"custom_id": name, "method": "POST", "url": EMBEDDINGS, "body": {"model": name, "input": "a"}}
+        for name in names
+    ]
+
+
+def test_embeddings_of_an_alias_of_several_models_are_refused(client: BatchClient) -> None:
+    batch = client.finish(client.create(embedding_lines([MODEL, "several"]), EMBEDDINGS))
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("failed", 0)
+    [error] = batch["errors"]["data"]
+    assert (error["code"], error["param"], error["line"]) == ("invalid_model", "body.model", 2)
+    assert "cannot be compared" in error["message"]
+
+
+def test_embeddings_of_an_alias_that_gets_a_second_model(stack: Stack, client: BatchClient) -> None:
+    """After the validation, and before its lines run: no engine is connected until then."""
+
+    def put(*models: str) -> None:
+        def change(connection: sa.Connection) -> None:
+            revision.bump(connection)
+            targets = tuple(TargetSection(model=model) for model in models)
+            aliases.put(connection, Alias(name="growing", models=targets))
+
+        stack.write(change)
+
+    def status() -> int:
+        return client.http.post("/embeddings", json={"model": "growing", "input": "a"}).status_code
+
+    put(MODEL)
+    eventually(lambda: status() == 200)
+    stack.kill_engine()
+    try:
+        eventually(lambda: status() == 503)
+        batch_id = client.create(embedding_lines(["growing"]), EMBEDDINGS)
+        eventually(lambda: client.get(batch_id)["status"] == "in_progress")
+        put(MODEL, BARE)
+        eventually(lambda: status() == 400)
+    finally:
+        stack.start_engine()
+    batch = client.finish(batch_id)
+    error = client.errors(batch)["growing"]["response"]["body"]["error"]
+    assert "cannot be compared" in error["message"]
 
 
 def test_an_alias_stands_for_what_it_did_at_validation(stack: Stack, client: BatchClient) -> None:

@@ -210,6 +210,8 @@ async def test_an_embedding_is_sent_to_an_engine_that_pools(tmp_path: Path) -> N
         [info] = old.engine.models.values()
         assert isinstance(old.engine, LocalEngine)
         old.engine._client.models = {info.name: msgspec.structs.replace(info, vector_width=0)}
+        small.fleet.note_models()
+        assert small.fleet.models[info.name].vector_width == info.vector_width
         for number in range(6):
             reading = Reading(small.fleet.submit(request(number, max_tokens=0, pooling="last")))
             assert engine_of(reading) == new.name

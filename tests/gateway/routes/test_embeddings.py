@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
+import random
 import struct
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,10 @@ import pytest
 
 from engine.protocol.frames import EngineUsage, Finished, ModelInfo, Submit
 from engine.text.tokenizer import Tokenizer
-from gateway.api.pooling.embeddings_wire import INPUTS_MAX
+from gateway.answers.embeddings_shape import numbers_json
+from gateway.api.pooling.embeddings_wire import INPUTS_MAX, NUMBER_BYTES_MAX
+from gateway.generation.replays import ANSWER_BYTES_MAX
+from support.gateway.batch_client import BatchClient
 from support.gateway.scripted_engine import Said, ScriptedStack
 from support.gateway.several_models import BARE, SMALL, ManyModels, sections
 from support.stack import MODEL, Stack
@@ -67,7 +73,7 @@ def test_the_sdk_gets_floats_whether_it_asks_for_base64_or_not(client: openai.Op
     assert as_sent.model == MODEL
     for one, other in zip(as_sent.data, as_floats.data, strict=True):
         assert len(one.embedding) == WIDTH
-        assert one.embedding == other.embedding
+        assert array("f", one.embedding) == array("f", other.embedding)
         assert math.hypot(*one.embedding) == pytest.approx(1, abs=1e-5)
     tokens = sum(len(tokenizer.encode(text)) for text in TEXTS)
     assert (as_sent.usage.prompt_tokens, as_sent.usage.total_tokens) == (tokens, tokens)
@@ -85,7 +91,7 @@ def test_texts_and_their_ids_have_the_same_vector(stack: Stack, tokenizer: Token
 def test_base64_is_of_little_endian_float32(stack: Stack) -> None:
     [shown] = vectors(post(stack, input="hello", encoding_format="base64"))
     [numbers] = vectors(post(stack, input="hello"))
-    assert list(struct.unpack(f"<{WIDTH}f", base64.b64decode(shown))) == numbers  # type: ignore[arg-type]
+    assert base64.b64decode(shown) == struct.pack(f"<{WIDTH}f", *numbers)  # type: ignore[arg-type]
 
 
 def test_dimensions_cut_and_normalise(stack: Stack) -> None:
@@ -112,6 +118,16 @@ def test_as_many_inputs_as_openai_takes(stack: Stack) -> None:
     row = stack.usage(answer.headers["x-request-id"])
     assert row is not None
     assert (row.prompt_tokens, row.cost_picos) == (2 * INPUTS_MAX, 2 * INPUTS_MAX * PICOS)
+
+
+def test_numbers_are_short_and_read_as_the_same_float32() -> None:
+    drawn = random.Random(7)
+    numbers = array("f", [drawn.gauss(0, 1) * 10 ** drawn.randint(-38, 0) for _ in range(10_000)])
+    numbers.extend([0.0, -0.0, 1.0, -1.0, 1e-45, -3.4e38])
+    shown = numbers_json(numbers)
+    assert array("f", json.loads(shown)) == numbers
+    assert max(map(len, shown[1:-1].split(","))) + 1 <= NUMBER_BYTES_MAX
+    assert numbers_json(array("f", [1.0, math.nan])) == "[1.0,null]"
 
 
 # ---- bills
@@ -149,6 +165,22 @@ def test_a_repeated_call_is_answered_again_and_billed_once(stack: Stack) -> None
     assert vectors(first) == vectors(post(stack, input=TEXTS))
     assert second.headers["idempotent-replayed"] == "true"
     assert stack.holds() == before + 2
+
+
+def test_a_call_whose_answer_could_not_be_replayed_is_refused_unbilled(stack: Stack) -> None:
+    headers, before = {"Idempotency-Key": "embed-many"}, stack.holds()
+    count = ANSWER_BYTES_MAX // (WIDTH * NUMBER_BYTES_MAX)
+    ids = [[300]] * count
+    error = refusal(post(stack, headers=headers, input=ids))
+    assert error["param"] == "input"
+    assert "'Idempotency-Key'" in error["message"]
+    assert str(ANSWER_BYTES_MAX) in error["message"]
+    assert stack.holds() == before
+    first, second = (post(stack, headers=headers, input=ids, encoding_format="base64") for _ in range(2))
+    assert first.status_code == 200, first.text
+    assert second.headers["idempotent-replayed"] == "true"
+    short = post(stack, headers={"Idempotency-Key": "embed-short"}, input=ids, dimensions=8)
+    assert len(vectors(short)) == count
 
 
 # ---- rerank and score
@@ -240,7 +272,7 @@ def test_what_is_refused_of_scores(stack: Stack, path: str, fields: dict[str, An
 
 
 def test_settings_of_a_model_and_of_a_gateway(tmp_path: Path, model_dir: Path) -> None:
-    """A model whose pooling is the mean, and one that makes no embeddings; aliases; the limit of tokens."""
+    """A model whose pooling is the mean, and one that makes no embeddings; aliases; limits of tokens and numbers."""
     aliases = "".join(
         f'[[aliases]]\nname = "{name}"\nmodels = [{models}]\n'
         for name, models in (
@@ -249,7 +281,8 @@ def test_settings_of_a_model_and_of_a_gateway(tmp_path: Path, model_dir: Path) -
         )
     )
     stack = ManyModels(
-        tmp_path, f"sqlite:///{tmp_path}/laneway.db", model_dir, gateway_toml="embedding_tokens_max = 5\n",
+        tmp_path, f"sqlite:///{tmp_path}/laneway.db", model_dir,
+        gateway_toml=f"embedding_tokens_max = 5\nembedding_numbers_max = {2 * WIDTH}\n",
         toml=sections(first='pooling = "mean"', small='pooling = "none"', rest=aliases),
     )  # fmt: skip
     stack.start()
@@ -257,8 +290,17 @@ def test_settings_of_a_model_and_of_a_gateway(tmp_path: Path, model_dir: Path) -
         assert len(vectors(post(stack, input=[[300, 301], [302, 303, 304]]))) == 2
         error = refusal(post(stack, input=[[300, 301], [302, 303, 304, 305]]))
         assert (error["param"], "has 6 tokens in all; the limit is 5" in error["message"]) == ("input", True)
+        before = stack.holds()
+        error = refusal(post(stack, input=[[300], [301], [302]]))
+        assert error["param"] == "input"
+        assert f"have {3 * WIDTH} numbers" in error["message"]
+        assert f"the limit is {2 * WIDTH} a request" in error["message"]
+        assert stack.holds() == before
+        assert len(vectors(post(stack, input=[[300], [301], [302]], dimensions=WIDTH // 2))) == 3
+        assert post(stack, "score", text_1="a", text_2=["b", "c"]).status_code == 200, "no vector is shown"
         assert "makes no embeddings" in refusal(post(stack, model=SMALL, input="a"))["message"]
         assert "cannot be compared" in refusal(post(stack, model="both", input="a"))["message"]
+        check_lines(stack)
         assert vectors(post(stack, model="one", input="a")) == vectors(post(stack, input="a"))
         cards = httpx.get(f"{stack.url}/v1/models", headers=stack.headers()).json()["data"]
         found = {
@@ -270,6 +312,22 @@ def test_settings_of_a_model_and_of_a_gateway(tmp_path: Path, model_dir: Path) -
         }  # fmt: skip
     finally:
         stack.stop()
+
+
+def check_lines(stack: Stack) -> None:
+    """A line of a batch has an eighth of the limit of numbers."""
+    bodies = {"short": {"input": "a", "dimensions": WIDTH // 4}, "long": {"input": "a", "dimensions": WIDTH // 4 + 1}}
+    url = "/v1/embeddings"
+    lines = [
+        {"custom_id": id_, "method": "POST", "url": url, "body": {"model": MODEL} | body}
+        for id_, body in bodies.items()
+    ]
+    with BatchClient(stack, stack.keys["acme"]) as client:
+        batch = client.finish(client.create(lines, url))
+        assert set(client.outputs(batch)) == {"short"}
+        error = client.errors(batch)["long"]["response"]["body"]["error"]
+    assert error["param"] == "input"
+    assert f"the limit is {WIDTH // 4} a line of a batch" in error["message"]
 
 
 # ---- engines
@@ -286,8 +344,8 @@ def scripted(tmp_path: Path, model_dir: Path) -> Iterator[ScriptedStack]:
 def test_an_engine_without_vectors(scripted: ScriptedStack) -> None:
     """An engine of an earlier version has no vector_width: nothing is submitted. An engine that ends without the vector
     fails the request, and nothing is billed."""
-    error = refusal(post(scripted, input="hello"))
-    assert (error["param"], scripted.scripted.submits) == ("model", [])
+    error = refusal(post(scripted, input="hello"), 503)
+    assert (error["code"], scripted.scripted.submits) == ("engine_unavailable", [])
     card = httpx.get(f"{scripted.url}/v1/models/{MODEL}", headers=scripted.headers()).json()
     assert card["embedding"] is None
 
