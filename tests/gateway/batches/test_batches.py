@@ -262,7 +262,6 @@ def test_a_line_of_anthropics_messages(stack: Stack, client: BatchClient) -> Non
         endpoint=url,
         input_file_id=client.upload(lines),
         window_hours=1,
-        dialect="anthropic",
     )
     row = stack.write(lambda c: rows.create_batch(c, new, BatchesSection()))
     batch = client.finish(row.id)

@@ -196,7 +196,7 @@ def test_an_erasure_and_the_end_of_a_batch_do_not_deadlock(stage: Stage) -> None
     row, epoch = stage.claim() or pytest.fail("it is not claimed")
     stage.run(row, epoch)
     assert stage.record(row, epoch, 1)
-    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch))
+    plan = stage.write(lambda c: claims.plan_assembly(c, row.id, epoch, new_file_id(), new_file_id()))
     written = [(stage.file(new_file_id()), WrittenFile(1, "0" * 64))]
     is_locked = threading.Event()
 

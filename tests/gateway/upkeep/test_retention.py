@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -160,11 +161,16 @@ async def test_ended_batches_without_files(database: Database, tmp_path: Path, m
     monkeypatch.setattr(retention, "DELETED_AT_ONCE_SQLITE", 2)
     stage = Stage(database)
     now = database.read_sync(database_now)
-    values = {"tenant_id": stage.tenant_id, "key_id": stage.key_id, "dialect": "openai", "endpoint": "/v1/completions"}
+    values: dict[str, Any] = {
+        "tenant_id": stage.tenant_id,
+        "key_id": stage.key_id,
+        "dialect": "openai",
+        "endpoint": "/v1/completions",
+    }
     values |= {"completion_window": "24h", "created_at": 1, "deadline_at": 2, "lines": 0, "enqueued_tokens": 0}
     database.write_sync(lambda c: webhooks.create(c, url="https://example.org/", events=["batches"]))
     for number in range(9):
-        fields = {"id": f"batch_{number}", "input_file_id": "file-removed", "status": "completed"}
+        fields: dict[str, Any] = {"id": f"batch_{number}", "input_file_id": "file-removed", "status": "completed"}
         fields |= {"ended_at": now - (61 if number < 8 else 59) * DAY}
         if number == 5:
             fields |= {"ended_at": None, "status": "in_progress"}
