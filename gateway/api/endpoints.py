@@ -19,7 +19,6 @@ INSTEAD = {
     "assistants": CHAT,
     "threads": CHAT,
     "conversations": "POST /v1/conversations, and GET, POST or DELETE /v1/conversations/{id}",
-    "batches": f'{CHAT} with "service_tier": "flex"',
     "files": "POST and GET /v1/files, GET or DELETE /v1/files/{id}, and GET /v1/files/{id}/content",
     "uploads": "POST /v1/files",
     "organization": "GET /v1/usage and GET /v1/budget",

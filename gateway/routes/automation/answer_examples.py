@@ -211,7 +211,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "effective_from": 1767225600,
         "created_at": 1767225600,
         "tiers": {
-            "premium": {"input": 900000, "cached_input": 900000, "output": 3600000},
+            "premium": {"input": 900000, "cached_input": 900000, "output": 3600000, "embedding": 900000},
             "standard": {"input": 300000, "cached_input": 300000, "output": 1200000},
             "batch": {"input": 300000, "cached_input": 300000, "output": 1200000},
         },
@@ -283,6 +283,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "time_zone": "Europe/Berlin",
         "cheapest": False,
         "store_responses_s": None,
+        "on_budget": None,
         "allowed_ips": None,
         "created_at": 1767225600,
         "archived_at": None,
