@@ -212,8 +212,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "created_at": 1767225600,
         "tiers": {
             "premium": {"input": 900000, "cached_input": 900000, "output": 3600000, "embedding": 900000},
-            "standard": {"input": 300000, "cached_input": 300000, "output": 1200000},
-            "batch": {"input": 300000, "cached_input": 300000, "output": 1200000},
+            "standard": {"input": 300000, "cached_input": 300000, "output": 1200000, "embedding": 300000},
+            "batch": {"input": 300000, "cached_input": 300000, "output": 1200000, "embedding": 300000},
         },
     },
     "ProjectView": {
