@@ -53,7 +53,7 @@ class BatchController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[BatchView]:
-        """Batches with their progress. `search`: part of the id of a batch or of its input file."""
+        """Batches with their progress. `search`: part of the id of a batch or of one of its files."""
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> ListPage[BatchView]:

@@ -26,7 +26,7 @@ export function BillingProfile({ tenant }: { tenant: { id: string; slug: string;
           actions={
             !bound && (
               <>
-                <Link to="/billing-profiles">All profiles, and the issuer</Link>
+                <Link to="/billing-profiles">All billing profiles</Link>
                 {may && (
                   <button type="button" className="button button-main" onClick={() => setOpen(true)}>
                     Edit profile

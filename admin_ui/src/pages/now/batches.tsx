@@ -1,4 +1,4 @@
-// Batches: requests that tenants hand over in a file, with the progress of each batch.
+// Batches: requests that tenants submit in a file, with the progress of each batch.
 import { useState } from "react";
 import { useList, useMay, useSession } from "../../api";
 import { DataTable, EmptyState, LookupFilter, PageHead, SelectFilter, TenantLookup, place, useView } from "../../kit";
@@ -9,7 +9,7 @@ export default function Batches() {
     <>
       <PageHead
         title="Batches"
-        note="Requests that tenants hand over in a file, or in the body of a message batch. Their lines run at the batch tier while the engines have idle capacity."
+        note="Requests that tenants submit in a file, or in the body of a message batch. Their lines run at the batch tier while the engines have idle capacity."
       />
       <BatchTable />
     </>
