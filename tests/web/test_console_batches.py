@@ -111,7 +111,7 @@ def test_requests_are_listed_without_lines_of_batches(client: BatchClient, open_
     batch = client.finish(client.create(chat_lines(2)))
     client.stack.chat("hooli", max_tokens=2)
     page = open_page("/admin/requests?tenant=hooli")
-    page.get_by_role("row").filter(has_text="stop").first.wait_for()
+    page.locator("main .table tbody tr:not(.skeleton)").first.wait_for()
     page.get_by_label("Batch lines").select_option("without")
     page.get_by_text("Requests of the last 7 days.").wait_for()
     assert page.get_by_label("Batch", exact=True).count() == 0
