@@ -15,8 +15,9 @@ from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.tables import tenants
 from gateway.admin.writes import Actor
 from gateway.batch_tables import batches
-from gateway.batches.activity import BatchActivity, activities_of
-from gateway.batches.rows import COLUMNS, BatchProgress, BatchRow, batch_of, progress_of
+from gateway.batches.activity import BatchActivity
+from gateway.batches.progress_cache import ProgressCache
+from gateway.batches.rows import COLUMNS, BatchProgress, BatchRow, batch_of
 from gateway.file_tables import files
 from gateway.files.rows import OwnedFile, owned_file, visible_names, visible_to_tenants
 
@@ -145,17 +146,16 @@ def _problems(row: BatchRow, actor: Actor) -> list[BatchProblem]:
     return found
 
 
-def batch_views(connection: sa.Connection, found: list[BatchRow], actor: Actor) -> list[BatchView]:
-    """With the progress of batches that have not ended as of now."""
-    progress = progress_of(connection, found)
-    activities = activities_of(connection, progress)
+def batch_views(
+    connection: sa.Connection, found: list[BatchRow], actor: Actor, cache: ProgressCache
+) -> list[BatchView]:
+    """With the progress of batches that have not ended, as `cache` has it."""
+    read = cache.read(connection, found)
     ids = {row.tenant_id for row in found}
     query = sa.select(tenants.c.id, tenants.c.currency).where(tenants.c.id.in_(ids))
     currencies = {str(id_): str(currency) for id_, currency in connection.execute(query)}
     filenames = visible_names(connection, [id_ for row in found for id_ in _file_ids(row)])
-    return [
-        BatchView.of(one, activities[one.row.id], currencies[one.row.tenant_id], filenames, actor) for one in progress
-    ]
+    return [BatchView.of(one, activity, currencies[one.row.tenant_id], filenames, actor) for one, activity in read]
 
 
 def list_batch_rows(

@@ -384,7 +384,7 @@ export interface paths {
         post?: never;
         /**
          * DeleteFile
-         * @description Delete a file. A batch that reads it goes on.
+         * @description Delete a file. A running batch still reads the file.
          */
         delete: operations["TTenantV1FilesDeleteFile"];
         options?: never;
@@ -1310,8 +1310,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
-         *     the last error.
+         * @description The connectors of laneway.toml and connectors that have run, with their waiting and stuck amounts, the next retry
+         *     and the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -3180,7 +3180,7 @@ export interface paths {
         post?: never;
         /**
          * DeleteFile
-         * @description Delete a file. A batch that reads it goes on.
+         * @description Delete a file. A running batch still reads the file.
          */
         delete: operations["V1FilesDeleteFile"];
         options?: never;

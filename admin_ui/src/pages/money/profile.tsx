@@ -59,7 +59,7 @@ function ProfileFacts({ of: profile, name, days }: { of: Profile; name: string; 
           "Due after",
           profile.payment_days === null ? (
             <span className="faint">
-              {days === undefined ? "the issuer's days" : `${days} days, as the issuer has it`}
+              {days === undefined ? "the issuer's days" : `${days} days, the issuer's default`}
             </span>
           ) : (
             `${profile.payment_days} days`

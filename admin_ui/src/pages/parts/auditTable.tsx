@@ -77,7 +77,18 @@ const FEW_FIELDS = 4; // more field names do not fit in a cell; the details have
 
 /** The last words of the actions that create and that remove their object. Other actions have lines without the values
  * before or after too: `session.refuse`, `period.close`. */
-const CREATING = new Set(["add", "begin", "create", "enrol", "make", "publish", "record", "register", "set", "version"]);
+const CREATING = new Set([
+  "add",
+  "begin",
+  "create",
+  "enrol",
+  "make",
+  "publish",
+  "record",
+  "register",
+  "set",
+  "version",
+]);
 const REMOVING = new Set(["delete", "end", "remove", "remove_version"]);
 
 /** The fields that differ, in short: "created" if the action created the object, "removed" if it removed the object. */

@@ -1,10 +1,12 @@
 // What pages about batches share: status, progress, and the columns of their lists.
-import type { RowOf } from "../../api";
-import { Badge, type Column, Count, Money, Time, type Tone, count, iso, percent } from "../../kit";
+import { useState } from "react";
+import { type RowOf, useList } from "../../api";
+import { Badge, type Column, Count, Money, Time, type Tone, count, iso, percent, rate } from "../../kit";
 import { TenantText } from "./names";
 import "./batches.css";
 
 export type Batch = RowOf<"/v1/admin/batches">;
+type BatchQuery = Partial<Record<"search" | "sort" | "status" | "tenant", string>>;
 
 export const BATCH_STATUSES: readonly Batch["status"][] = [
   "validating",
@@ -26,10 +28,21 @@ const TONES: Record<Batch["status"], Tone> = {
   cancelling: "warn",
   cancelled: "plain",
 };
-export const BATCH_POLL_MS = 2_000;
+export const BATCH_POLL_MS = 5_000; // of one batch
+const LIST_POLL_MS = 10_000;
 
 export function hasEnded(batch: Batch): boolean {
   return batch.ended_at !== null;
+}
+
+/** A list of batches, refreshed while one of its batches has not ended. */
+export function useBatches(query: BatchQuery, limit?: number) {
+  const [running, setRunning] = useState(false);
+  const asking = { ...(running ? { everyMs: LIST_POLL_MS } : {}), ...(limit === undefined ? {} : { limit }) };
+  const list = useList("/v1/admin/batches", { query }, asking);
+  const moving = list.rows.some((one) => !hasEnded(one));
+  if (moving !== running) setRunning(moving);
+  return list;
 }
 
 /** A batch that is expected to end after its deadline. */
@@ -79,8 +92,7 @@ export function BatchProgress({ of, wide }: { of: Batch; wide?: boolean }) {
 
 /** Lines per second; "–" for a batch of which no line ended in the last minute. */
 export function rateText(batch: Batch): string {
-  if (batch.lines_per_s === 0) return "–";
-  return `${batch.lines_per_s < 10 ? batch.lines_per_s.toFixed(1) : count(Math.round(batch.lines_per_s))}/s`;
+  return batch.lines_per_s === 0 ? "–" : `${rate(batch.lines_per_s)}/s`;
 }
 
 const COST_PLACES = 6; // a batch of a few lines costs less than a cent

@@ -171,7 +171,7 @@ export function FileTable({ of }: { of?: string }) {
           toast("The file is deleted.");
         }}
       >
-        The tenant can no longer read {deleting?.filename}. A batch that uses the file still ends as it would.
+        The tenant can no longer read {deleting?.filename}. A batch that uses the file is not affected.
       </ConfirmDialog>
     </>
   );
