@@ -80,7 +80,7 @@ tenants = sa.Table(
     sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
     # Networks from which its keys may be used, a list of texts; null: all.
     sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
-    # What lines of its batches do that a budget does not cover: wait, fail; null: as laneway.toml has it.
+    # Handling of batch lines that no budget covers: wait, fail; null: the value of laneway.toml.
     sa.Column("on_budget", sa.String(8), nullable=True),
     sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one is suspended
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),

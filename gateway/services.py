@@ -37,6 +37,7 @@ from gateway.answers.responses_shape import usage_of_checkpoint
 from gateway.batches.batches import Batches
 from gateway.batches.build import build_worker
 from gateway.batches.inline_batches import InlineBatches
+from gateway.batches.progress_cache import ProgressCache
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
@@ -250,6 +251,7 @@ class Services:
             generator=self.generator, limiter=self.limiter, tiers=self.tiers, fleet=self.engine,
             metrics=self.metrics,
         )  # fmt: skip
+        self.batch_progress = ProgressCache()
         self.batches = Batches(database, config.batches, self.batch_worker.notice_batch)
         measure_worker(self.metrics, self.batch_worker)
         self.inline_batches = InlineBatches(config, database, self.files, self.router, self.batch_worker.notice_batch)

@@ -49,8 +49,8 @@ class Tenant(msgspec.Struct, frozen=True):
     and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
     much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request. `store_responses_s`: for
     how long its responses are stored; None: they are not. `allowed_ips`: the networks from which its keys may be used;
-    None: every address. `on_budget`: what lines of its batches do that a budget does not cover; None: as laneway.toml
-    has it. An archived tenant is suspended, and lists leave it out."""
+    None: every address. `on_budget`: handling of batch lines that no budget covers; None: the value of laneway.toml. An
+    archived tenant is suspended, and lists leave it out."""
 
     id: str
     slug: str

@@ -341,5 +341,6 @@ def _check_rate(text: str) -> None:
     exponent = rate.as_tuple().exponent
     if not rate.is_finite() or not 0 <= rate <= 100 or not isinstance(exponent, int) or exponent < -RATE_PLACES:
         raise InvalidValue(
-            f"{text!r} is no rate: 0 to 100 percent with at most {RATE_PLACES} decimal places, for example 7.5", "taxes"
+            f"{text!r} is not a rate. A rate is 0 to 100 percent with at most {RATE_PLACES} decimal places, as 7.5.",
+            "taxes",
         )

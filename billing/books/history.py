@@ -45,10 +45,11 @@ MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `endings`: only requests with
-    one of these endings; `other_endings`: only ended requests with none of these endings. `min_ttft_s`: only settled
-    requests whose first token arrived at the gateway after at least this time. Such a search reads every request of the
-    interval, so `start` should bound it."""
+    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `of_batch`: only settled lines
+    of batches (True), or all requests but these (False). `endings`: only requests with one of these endings;
+    `other_endings`: only ended requests with none of these endings. `min_ttft_s`: only settled requests whose first
+    token arrived at the gateway after at least this time. A search with `min_ttft_s` or `of_batch` reads every request
+    of the interval, so `start` should bound it."""
 
     status: Status | None = None
     ending: str | None = None
@@ -62,6 +63,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     tier: str | None = None
     batch_id: str | None = None
+    of_batch: bool | None = None
     start: int | None = None
     end: int | None = None
     min_ttft_s: float | None = None
@@ -162,7 +164,7 @@ def page(
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
     # The holds name no batch, and have no first token.
-    if which.min_ttft_s is not None or which.batch_id is not None:
+    if which.min_ttft_s is not None or which.batch_id is not None or which.of_batch:
         if which.status not in (None, "settled"):
             return [], None
         which = msgspec.structs.replace(which, status="settled")
@@ -228,6 +230,8 @@ def _settled(
     endings = which.endings if which.ending is None else (which.ending,)
     if endings is not None and not set(endings) & set(COMMON):
         query = query.where(tables.UNUSUAL)
+    if which.of_batch is not None:
+        query = query.where(_usage.c.batch_id.is_not(None) if which.of_batch else _usage.c.batch_id.is_(None))
     if which.min_ttft_s is not None:
         query = query.where(_usage.c.ttft_s > 0, _usage.c.ttft_s >= which.min_ttft_s)
     if after is not None:
@@ -236,7 +240,8 @@ def _settled(
         query = query.where(moment <= after.at, place)
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
     # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
-    narrow = which.key_id is None and which.batch_id is None and bool(set(which.names()) - {"tenant_id"})
+    unindexed = which.key_id is None and which.batch_id is None and which.of_batch is None
+    narrow = unindexed and bool(set(which.names()) - {"tenant_id"})
     if which.by_ending or which.request_id is not None or which.min_ttft_s is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)

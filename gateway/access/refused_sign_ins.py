@@ -1,7 +1,8 @@
 """Refused sign-ins in the audit log: the client's address, and the key if a key was found.
 
-Anyone can send a wrong key, so the number of lines is bounded: in NOTED_S, one for each address and LINES_MAX for each
-gateway process.
+Anyone can send a wrong key, so the number of lines is bounded. Lines without a key: one in NOTED_S for each address;
+LINES_MAX in NOTED_S and HOUR_LINES_MAX in an hour for each gateway process. Lines with a key have bounds of their own,
+which no other key and no address can use up: one in NOTED_S and KEY_HOUR_LINES_MAX in an hour for each key.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_log
 from gateway.access.callers import Caller
 from gateway.limits.connection_limits import client_of
+from gateway.log import ThrottledWarning
 
 ACTION = "session.refuse"
 UNKNOWN_ACTOR = "unknown"  # the actor of a line without a key
 NO_ADDRESS = "no address"  # of a client behind a Unix socket
 NOTED_S = 60.0
 LINES_MAX = 10
+HOUR_S = 3600.0
+HOUR_LINES_MAX = 60
+KEY_HOUR_LINES_MAX = 10
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +37,9 @@ class RefusedSignIns:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._noted: dict[str, float] = {}  # address → when its newest line was written; at most LINES_MAX
+        self._unknown: list[tuple[float, str]] = []  # moments and addresses of the last hour's lines without a key
+        self._by_key: dict[str, list[float]] = {}  # key id → moments of its lines in the last hour
+        self._suppressed = ThrottledWarning(_log, "session.refusals_suppressed", every_s=NOTED_S, clock=clock)
 
     async def note(
         self, database: Database, address: str, reason: str, request_id: str, caller: Caller | None = None
@@ -40,11 +47,10 @@ class RefusedSignIns:
         """Write the line of a refused sign-in, within the bounds. `reason`: the error's code. `caller`: the bearer of
         the key, if a key was found. An audit log that cannot be written is logged and refuses nothing."""
         client = client_of(address) or NO_ADDRESS
-        now = self._clock()
-        self._noted = {one: at for one, at in self._noted.items() if now - at < NOTED_S}
-        if client in self._noted or len(self._noted) >= LINES_MAX:
+        is_within = self._count_unknown(client) if caller is None else self._count_known(caller.key_id)
+        if not is_within:
+            self._suppressed.warn(address=client, key=None if caller is None else caller.key_id, reason=reason)
             return
-        self._noted[client] = now
 
         def record(connection: sa.Connection) -> None:
             revision.lock(connection)
@@ -63,3 +69,24 @@ class RefusedSignIns:
         except DatabaseUnavailable as error:
             fields = {"address": client, "request_id": request_id, "reason": str(error)}
             _log.error("session.refusal_not_written", extra={"fields": fields})
+
+    def _count_unknown(self, client: str) -> bool:
+        """Count a line without a key. False: a bound is reached."""
+        now = self._clock()
+        self._unknown = [line for line in self._unknown if now - line[0] < HOUR_S]
+        recent = [one for at, one in self._unknown if now - at < NOTED_S]
+        if len(self._unknown) >= HOUR_LINES_MAX or len(recent) >= LINES_MAX or client in recent:
+            return False
+        self._unknown.append((now, client))
+        return True
+
+    def _count_known(self, key_id: str) -> bool:
+        """Count a line with a key. False: a bound is reached."""
+        now = self._clock()
+        of_last_hour = {one: [at for at in moments if now - at < HOUR_S] for one, moments in self._by_key.items()}
+        self._by_key = {one: moments for one, moments in of_last_hour.items() if moments}
+        moments = self._by_key.setdefault(key_id, [])
+        if len(moments) >= KEY_HOUR_LINES_MAX or (moments and now - moments[-1] < NOTED_S):
+            return False
+        moments.append(now)
+        return True

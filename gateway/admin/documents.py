@@ -35,15 +35,18 @@ class DocumentWrites:
         payment_days: int | None = None,
         accounts: dict[str, str] | None = None,
     ) -> BillingProfile:
-        """Replace a tenant's billing profile. Issued documents do not change."""
+        """Replace a tenant's billing profile. Issued documents do not change. `accounts` may retain an account of a
+        connector that is no longer in laneway.toml; a new or changed account of such a connector is refused."""
         writes = self._writes
         writes.lock(connection)
         writes.check_operator("billing profiles")
         tenant_id = writes.tenant(connection, tenant).id
-        known = {section.name for section in writes.config.connectors}
-        if unknown := sorted((accounts or {}).keys() - known):
-            raise InvalidValue(f"there is no connector {unknown[0]!r} in laneway.toml", "accounts")
         before = documents.stored_profile(connection, tenant_id)
+        retained = set() if before is None else before.accounts.items()
+        known = {section.name for section in writes.config.connectors}
+        changed = {name for name, _ in (accounts or {}).items() - retained}
+        if unknown := sorted(changed - known):
+            raise InvalidValue(f"there is no connector {unknown[0]!r} in laneway.toml", "accounts")
         after = documents.set_profile(
             connection,
             BillingProfile(

@@ -126,8 +126,8 @@ def vector_of(answer: Answer, index: int) -> array[float]:
 
 
 def numbers_json(vector: array[float]) -> str:
-    """The vector as a list in JSON, from which a client reads the same float32 numbers. Digits of float64 would take
-    half as many bytes more."""
+    """The vector as a list in JSON, from which a client reads the same float32 numbers. With the digits of float64 the
+    list would have half as many bytes more."""
     shown = (f"{NUMBER_FORMAT}," * len(vector))[:-1] % tuple(vector)
     if "n" in shown:  # JSON has no "nan" or "inf": null
         return encode(vector.tolist()).decode()

@@ -19,7 +19,7 @@ INSTEAD = {
     "assistants": CHAT,
     "threads": CHAT,
     "conversations": "POST /v1/conversations, and GET, POST or DELETE /v1/conversations/{id}",
-    "batches": f'{CHAT} with "service_tier": "flex"',
+    "batches": "POST and GET /v1/batches, GET /v1/batches/{id}, and POST /v1/batches/{id}/cancel",
     "files": "POST and GET /v1/files, GET or DELETE /v1/files/{id}, and GET /v1/files/{id}/content",
     "uploads": "POST /v1/files",
     "organization": "GET /v1/usage and GET /v1/budget",
@@ -41,7 +41,8 @@ ABSENT = {
 }
 SERVED = (
     "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score, "
-    "/v1/tokenize, /v1/detokenize and /v1/files, and GET /v1/models, /v1/usage, /v1/budget and /health"
+    "/v1/tokenize, /v1/detokenize, /v1/files, /v1/batches and /v1/messages/batches, and GET /v1/models, "
+    "/v1/usage, /v1/budget and /health"
 )
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")
@@ -60,6 +61,7 @@ _NAMES = (
     "responses",
     "conversations",
     "files",
+    "batches",
 )
 
 

@@ -85,6 +85,12 @@ class BodyDecoder(Generic[Request]):
         except RecursionError:
             raise InvalidRequest("The body is nested too deeply.") from None
 
+    def decode_served(self, body: bytes, unknown: UnknownFields, unserved: UnservedFields) -> Request:
+        """`decode`, then `check_served`. Raises InvalidRequest that names the field."""
+        request = self.decode(body, unknown)
+        check_served(request, unserved)
+        return request
+
     def _explain(self, error: InvalidRequest) -> InvalidRequest:
         """The error with the first matching explanation added, else the error itself."""
         for pattern, why in self._explanations:

@@ -30,6 +30,8 @@ ALERT_COLUMNS = ("crossed_at", "tenant", "scope", "of", "unit", "period", "thres
 PROBLEM_COLUMNS = ("occurred_at", "type", "part", "status", "detail", "told", "last_error")
 AUDIT_COLUMNS = ("when_at", "actor", "action", "object", "tenant", "changed")
 VALUE_CHARS_MAX = 40
+# The last words of the actions that create their object; `session.refuse` and others have no values before either.
+CREATING = ("add", "begin", "create", "enrol", "make", "publish", "record", "register", "set", "version")
 EXIT_UNSOUND = 1
 
 tenant_option = click.option("--tenant", help="A slug or an id; without it: all.")
@@ -193,8 +195,11 @@ def audit_group(
     if as_json:
         show_rows([msgspec.to_builtins(view) for view in views], (), as_json=True)
         return
-    rows = [{**msgspec.to_builtins(view), "when_at": view.at, "changed": changed(view)} for view in views]
-    named = {"tenant": "tenant_id", "object": "object_id", "actor": "actor"}
+    rows = [
+        {**msgspec.to_builtins(view), "when_at": view.at, "actor": _actor_said(view), "changed": changed(view)}
+        for view in views
+    ]
+    named = {"tenant": "tenant_id", "object": "object_id"}
     show_named_rows(console, rows, AUDIT_COLUMNS, named, as_json=False)
 
 
@@ -246,11 +251,16 @@ def _micros(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp()) * SECOND
 
 
+def _actor_said(line: AuditLineView) -> str:
+    """Name and id: a key may have any name, such as `cli:root`."""
+    return line.actor if line.actor_name in (None, line.actor) else f"{line.actor_name} ({line.actor})"
+
+
 def changed(line: AuditLineView) -> str:
     """The fields that differ between before and after, as one line."""
     before, after = line.before or {}, line.after or {}
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    if line.before is None:
+    if line.before is None and line.action.rpartition(".")[2] in CREATING:
         return "made"
     return ", ".join(f"{name}: {_short(before.get(name))} → {_short(after.get(name))}" for name in names) or "nothing"
 

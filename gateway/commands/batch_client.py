@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
 import msgspec
 
-POLL_S = 1.0
+POLL_S = 5.0
 TIMEOUT_S = 60.0
 UNENDED = ("validating", "in_progress", "finalizing", "cancelling")
 ERROR_CHARS_MAX = 500
-RETRIES_MAX = 60  # of a poll, a second apart, while the gateway does not answer
-RETRIED_FROM = 500  # HTTP status
+RETRIES_MAX = 12  # of one call, while the gateway does not answer, refuses by a rate limit, or answers 5xx
+RETRY_S = 5.0  # without a Retry-After
+RETRY_S_MAX = 300.0
+TOO_MANY_REQUESTS = 429
+QUOTA_TYPE = "insufficient_quota"
+SERVER_ERRORS_FROM = 500  # HTTP status
+PART_SUFFIX = ".part"  # of a download that has not ended
 
 Answer = TypeVar("Answer")
 
@@ -74,52 +79,69 @@ class BatchClient:
 
     def create_batch(self, file: Path, endpoint: str, window: str) -> SubmittedBatch:
         """Upload a file and create a batch of it. Raises BatchFailed, OSError."""
-        with file.open("rb") as content:
-            form: Any = {"data": {"purpose": "batch"}, "files": {"file": (file.name, content)}}
-            uploaded = self._call("POST", "/files", _File, **form)
+
+        def upload() -> _File:
+            with file.open("rb") as content:
+                form: Any = {"data": {"purpose": "batch"}, "files": {"file": (file.name, content)}}
+                return self._call("POST", "/files", _File, **form)
+
+        uploaded = self._retried(upload, is_idempotent=False)
         body = {"input_file_id": uploaded.id, "endpoint": endpoint, "completion_window": window}
-        return self._call("POST", "/batches", SubmittedBatch, json=body)
+        headers = {"Idempotency-Key": f"submit-{uploaded.id}"}  # a retry gets the batch of an attempt without an answer
+        return self._retried(lambda: self._call("POST", "/batches", SubmittedBatch, json=body, headers=headers))
 
     def follow_batch(self, batch: SubmittedBatch) -> Iterator[SubmittedBatch]:
-        """The batch as it is each second, until it has ended. Raises BatchFailed."""
-        failures = 0
+        """The batch as it is every POLL_S seconds, until it has ended. Raises BatchFailed."""
+        path = f"/batches/{batch.id}"
         while True:
             yield batch
             if batch.status not in UNENDED:
                 return
             time.sleep(POLL_S)
             try:
-                batch = self._call("GET", f"/batches/{batch.id}", SubmittedBatch)
-                failures = 0
-            except _Unavailable as error:  # the batch runs meanwhile
-                failures += 1
-                if failures > RETRIES_MAX:
-                    raise BatchFailed(f"{error} The batch {batch.id} may still run.") from None
+                batch = self._retried(lambda: self._call("GET", path, SubmittedBatch))
+            except _Unavailable as error:
+                raise BatchFailed(f"{error} The batch {batch.id} may still run.") from None
 
     def download(self, file_id: str | None, to: Path) -> None:
-        """Write a file of the batch, if there is one. Raises BatchFailed, OSError."""
-        if file_id is None:
-            return
+        """Write a file of the batch, if there is one. `to` exists only with the whole content. Raises BatchFailed,
+        OSError."""
+        if file_id is not None:
+            self._retried(lambda: self._download_once(file_id, to))
+
+    def _download_once(self, file_id: str, to: Path) -> None:
+        part = to.with_name(to.name + PART_SUFFIX)
         try:
             with self._http.stream("GET", f"/files/{file_id}/content") as answer:
                 if not answer.is_success:
                     answer.read()
-                    raise BatchFailed(_reason(answer))
-                with to.open("wb") as out:
-                    for part in answer.iter_bytes():
-                        out.write(part)
+                    raise _refusal(answer)
+                with part.open("wb") as out:
+                    for chunk in answer.iter_bytes():
+                        out.write(chunk)
         except httpx2.HTTPError as error:
-            raise BatchFailed(f"The download of {file_id} failed: {error or type(error).__name__}.") from error
+            raise _Unavailable(f"The download of {file_id} failed: {error or type(error).__name__}.") from error
+        part.replace(to)
+
+    def _retried(self, call: Callable[[], Answer], *, is_idempotent: bool = True) -> Answer:
+        """The answer of a call, after at most RETRIES_MAX retries. A call that is not idempotent is retried only if the
+        gateway refused it. Raises BatchFailed."""
+        for _ in range(RETRIES_MAX):
+            try:
+                return call()
+            except _Unavailable as error:
+                if not (is_idempotent or error.was_refused):
+                    raise
+                time.sleep(error.retry_s)
+        return call()
 
     def _call(self, method: str, path: str, kind: type[Answer], **sent: Any) -> Answer:
         try:
             answer = self._http.request(method, path, **sent)
         except httpx2.HTTPError as error:
             raise _Unavailable(f"The gateway at {self._http.base_url} does not answer: {error}.") from error
-        if answer.status_code >= RETRIED_FROM:
-            raise _Unavailable(_reason(answer))
         if not answer.is_success:
-            raise BatchFailed(_reason(answer))
+            raise _refusal(answer)
         try:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.DecodeError as error:
@@ -127,11 +149,35 @@ class BatchClient:
 
 
 class _Unavailable(BatchFailed):
-    """The same call may succeed later."""
+    """The same call may succeed after `retry_s` seconds. `was_refused`: by a status, so it had no effect."""
+
+    def __init__(self, message: str, retry_s: float = RETRY_S, *, was_refused: bool = False) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+        self.was_refused = was_refused
+
+
+def _refusal(answer: httpx2.Response) -> BatchFailed:
+    """`_Unavailable` for a rate limit and for an error of the server; not for a budget or a quota that is used up."""
+    is_rate_limit = answer.status_code == TOO_MANY_REQUESTS and _error_of(answer).get("type") != QUOTA_TYPE
+    if not is_rate_limit and answer.status_code < SERVER_ERRORS_FROM:
+        return BatchFailed(_reason(answer))
+    try:
+        retry_s = float(answer.headers.get("retry-after", RETRY_S))
+    except ValueError:  # a date
+        retry_s = RETRY_S
+    return _Unavailable(_reason(answer), min(max(retry_s, 0.0), RETRY_S_MAX), was_refused=True)
+
+
+def _error_of(answer: httpx2.Response) -> dict[str, Any]:
+    """The `error` of a refusal; empty if the body is of another form, such as a proxy's."""
+    try:
+        error = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {}
 
 
 def _reason(answer: httpx2.Response) -> str:
-    try:
-        return str(answer.json()["error"]["message"])[:ERROR_CHARS_MAX]
-    except (ValueError, KeyError, TypeError):
-        return f"The gateway answered with the status {answer.status_code}."
+    message = _error_of(answer).get("message")
+    return str(message or f"The gateway answered with the status {answer.status_code}.")[:ERROR_CHARS_MAX]

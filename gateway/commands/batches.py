@@ -19,6 +19,7 @@ from billing.lists import ListQuery
 from gateway.admin.jobs.batches import batch_seen, file_seen
 from gateway.admin.writes import tenant_of
 from gateway.batches.endpoints import OPENAI_ENDPOINTS
+from gateway.batches.progress_cache import ProgressCache
 from gateway.commands.batch_client import BatchClient, BatchFailed, SubmittedBatch
 from gateway.commands.console import (
     Console,
@@ -75,7 +76,7 @@ def list_command(console: Console, tenant: str | None, status: BatchStatus | Non
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         wanted = ListQuery(sort="-created_at", limit=limit)
         found = list_batch_rows(connection, wanted, tenant_id=tenant_id, status=status)
-        views = batch_views(connection, found.items, actor)
+        views = batch_views(connection, found.items, actor, ProgressCache())
         return views, names_of(connection, [view.tenant_id for view in views])
 
     views, names = read(console, query)
@@ -92,7 +93,7 @@ def show_command(console: Console, batch_id: str, as_json: bool) -> None:
     actor = console.administration.writes.actor
 
     def query(connection: sa.Connection) -> tuple[BatchView, dict[str | None, str]]:
-        view = batch_views(connection, [batch_seen(connection, batch_id, actor)], actor)[0]
+        view = batch_views(connection, [batch_seen(connection, batch_id, actor)], actor, ProgressCache())[0]
         return view, names_of(connection, [view.tenant_id])
 
     view, names = read(console, query)
@@ -112,7 +113,7 @@ def cancel_command(console: Console, batch_id: str, yes: bool, as_json: bool) ->
 
     def change(connection: sa.Connection) -> tuple[BatchView, dict[str | None, str]]:
         row = administration.batches.cancel(connection, batch_id)
-        view = batch_views(connection, [row], administration.writes.actor)[0]
+        view = batch_views(connection, [row], administration.writes.actor, ProgressCache())[0]
         return view, names_of(connection, [view.tenant_id])
 
     view, names = write(console, change)

@@ -149,8 +149,8 @@ def _on_budget(_context: click.Context, _option: click.Parameter, value: str | N
     "--on-budget",
     type=click.Choice(["wait", "fail", "default"]),
     callback=_on_budget,
-    help="What lines of its batches do that a budget does not cover: wait until the batch's window ends, or fail. "
-    "default: as laneway.toml has it.",
+    help="Handling of batch lines that no budget covers: wait (until the batch's window ends) or fail. "
+    "default: the value of laneway.toml.",
 )
 @json_option
 @pass_console

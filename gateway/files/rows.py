@@ -117,6 +117,12 @@ def read_any_visible(connection: sa.Connection, file_id: str) -> OwnedFile | Non
     return None if row is None else owned_file(row)
 
 
+def visible_names(connection: sa.Connection, file_ids: list[str]) -> dict[str, str]:
+    """The names of files by id, of any tenant; without files that are unknown, deleted or expired."""
+    query = visible_to_tenants(database_now(connection)).where(files.c.id.in_(file_ids))
+    return {row.id: row.filename for row in connection.execute(query)} if file_ids else {}
+
+
 def _visible(now: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return files.c.deleted_at.is_(None), sa.or_(files.c.expires_at.is_(None), files.c.expires_at > now)
 

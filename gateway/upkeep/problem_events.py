@@ -294,7 +294,7 @@ def _insert(
 
 def _record_outage(connection: sa.Connection, outage: Outage, now: int) -> None:
     """Write the event of an outage after it, unless another gateway has written it. The problem is then open, and is
-    resolved as every other one."""
+    resolved as any other event."""
     event = outage.event
     if connection.execute(sa.select(_events.id).where(_events.id == event.id)).first() is not None:
         sent = sa.update(problem_deliveries).where(

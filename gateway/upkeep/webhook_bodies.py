@@ -49,20 +49,8 @@ class ProblemView(msgspec.Struct, frozen=True):
     hosts: list[str]
 
 
-class BatchEventView(msgspec.Struct, frozen=True):
+class BatchEventView(BatchEvent, frozen=True):
     """`data` of an event about a batch that has ended. Moments in Unix seconds."""
-
-    id: str
-    tenant_id: str
-    endpoint: str
-    status: str
-    lines: int
-    succeeded: int
-    failed: int
-    output_file_id: str | None
-    error_file_id: str | None
-    created_at: int
-    ended_at: int
 
     @classmethod
     def of(cls, event: BatchEvent) -> BatchEventView:

@@ -4,6 +4,7 @@ requests and answers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -14,10 +15,11 @@ from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.tables import tenants
 from gateway.admin.writes import Actor
 from gateway.batch_tables import batches
-from gateway.batches.activity import BatchActivity, activities_of
-from gateway.batches.rows import COLUMNS, BatchProgress, BatchRow, batch_of, progress_of
+from gateway.batches.activity import BatchActivity
+from gateway.batches.progress_cache import ProgressCache
+from gateway.batches.rows import COLUMNS, BatchProgress, BatchRow, batch_of
 from gateway.file_tables import files
-from gateway.files.rows import OwnedFile, owned_file, visible_to_tenants
+from gateway.files.rows import OwnedFile, owned_file, visible_names, visible_to_tenants
 
 BatchStatus = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
@@ -31,7 +33,7 @@ _BATCH_LIST = ListColumns(
         "lines": batches.c.lines,
     },
     batches.c.id,
-    (batches.c.id, batches.c.input_file_id),
+    (batches.c.id, batches.c.input_file_id, batches.c.output_file_id, batches.c.error_file_id),
 )
 _FILE_LIST = ListColumns(
     {"created_at": files.c.created_at, "filename": files.c.filename, "bytes": files.c.bytes},
@@ -58,8 +60,9 @@ class BatchProblem(msgspec.Struct, frozen=True, kw_only=True):
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     """A batch with its progress. `lines`: known so far; `succeeded` and `failed`: of these, ended; `unrun`: of
     `failed`, without an output when the batch ended. `errors`: failed lines by code. `lines_per_s`: over the last
-    minute, and `expected_end_at`: at this rate; null without one. Tokens and cost: as billed so far. The files exist
-    once the batch has ended."""
+    minute, and `expected_end_at`: at this rate; null without one. Tokens and cost: as billed so far. The output
+    and error file exist once the batch has ended. `filenames`: of its files that are neither deleted nor expired, by
+    their ids. `metadata`: for the tenant's own people; null to operators."""
 
     id: str
     tenant_id: str
@@ -90,10 +93,19 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     output_file_id: str | None
     error_file_id: str | None
+    filenames: dict[str, str]
+    metadata: dict[str, str] | None
     deleted: bool
 
     @classmethod
-    def of(cls, progress: BatchProgress, activity: BatchActivity, currency: str, actor: Actor) -> BatchView:
+    def of(
+        cls,
+        progress: BatchProgress,
+        activity: BatchActivity,
+        currency: str,
+        filenames: Mapping[str, str],
+        actor: Actor,
+    ) -> BatchView:
         row = progress.row
         fields = {name: getattr(row, name) for name in _OF_ROW}
         fields |= {name: getattr(progress, name) for name in BatchProgress.__struct_fields__ if name != "row"}
@@ -111,8 +123,16 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
             expected_end_at=_seconds(activity.expected_end_at),
             currency=currency,
             problems=_problems(row, actor),
+            filenames={id_: filenames[id_] for id_ in _file_ids(row) if id_ in filenames},
+            metadata=row.metadata if actor.tenant_id == row.tenant_id else None,
             deleted=row.deleted_at is not None,
         )
+
+
+def _file_ids(row: BatchRow) -> list[str]:
+    """Of the files that its tenant may see: a message batch has no input file that its tenant uploaded."""
+    input_id = row.input_file_id if row.dialect == "openai" else None
+    return [id_ for id_ in (input_id, row.output_file_id, row.error_file_id) if id_ is not None]
 
 
 def _problems(row: BatchRow, actor: Actor) -> list[BatchProblem]:
@@ -126,14 +146,16 @@ def _problems(row: BatchRow, actor: Actor) -> list[BatchProblem]:
     return found
 
 
-def batch_views(connection: sa.Connection, found: list[BatchRow], actor: Actor) -> list[BatchView]:
-    """With the progress of batches that have not ended as of now."""
-    progress = progress_of(connection, found)
-    activities = activities_of(connection, progress)
+def batch_views(
+    connection: sa.Connection, found: list[BatchRow], actor: Actor, cache: ProgressCache
+) -> list[BatchView]:
+    """With the progress of batches that have not ended, as `cache` has it."""
+    read = cache.read(connection, found)
     ids = {row.tenant_id for row in found}
     query = sa.select(tenants.c.id, tenants.c.currency).where(tenants.c.id.in_(ids))
     currencies = {str(id_): str(currency) for id_, currency in connection.execute(query)}
-    return [BatchView.of(one, activities[one.row.id], currencies[one.row.tenant_id], actor) for one in progress]
+    filenames = visible_names(connection, [id_ for row in found for id_ in _file_ids(row)])
+    return [BatchView.of(one, activity, currencies[one.row.tenant_id], filenames, actor) for one, activity in read]
 
 
 def list_batch_rows(

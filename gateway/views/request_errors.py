@@ -101,7 +101,7 @@ def _with_outcome(which: RequestQuery) -> RequestFilter:
 def _has_errors(which: RequestQuery) -> bool:
     """Whether an error without a hold can match: it has no status, ending, adapter, batch or first token."""
     of = which.of
-    unmatched = (of.status, of.ending, of.adapter, of.batch_id, of.min_ttft_s)
+    unmatched = (of.status, of.ending, of.adapter, of.batch_id, of.of_batch or None, of.min_ttft_s)
     return which.outcome != "served" and all(value is None for value in unmatched)
 
 

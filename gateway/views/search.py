@@ -1,5 +1,5 @@
 """Finds objects by a part of their name or by their id: tenants, projects, keys, requests, invoices,
-adapters, models and aliases. Never the secret of a key.
+adapters, models, aliases, batches and files. Never the secret of a key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from billing.errors import RowNotFound
 from billing.lists import ListQuery
 from gateway.access import keys, roles
 from gateway.access.roles import Area, Role
+from gateway.batches.rows import read_any_batch
 from gateway.catalog import adapters, aliases, base_models
 from gateway.config.file import Config
+from gateway.files.rows import read_any_visible
 from gateway.views import request_errors
 from gateway.views.request_errors import RequestQuery
 
@@ -30,7 +32,7 @@ _NUMBER = re.compile(r"[0-9A-Za-z-]{1,16}-\d{4}-\d{6,}")  # of a document: serie
 # The forms in which clients see a request's id.
 _REQUEST = re.compile(r"(?:req_|chatcmpl-|cmpl-|msg_|resp_)([0-9A-Za-z]{8,64})")
 
-Kind = Literal["tenant", "project", "key", "request", "invoice", "adapter", "model", "alias"]
+Kind = Literal["tenant", "project", "key", "request", "invoice", "adapter", "model", "alias", "batch", "file"]
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,8 @@ class Searcher:
             ("billing", self._invoices),
             ("adapters", self._adapters),
             ("models", self._models),
+            ("batches", self._batches),
+            ("batches", self._files),
         ]
         found: list[SearchHit] = []
         for area, find in kinds:
@@ -153,6 +157,22 @@ class Searcher:
             for kind, known in names
             for name in [name for name in known if text.lower() in name.lower()][:HITS_MAX]
         ]
+
+    def _batches(self, connection: sa.Connection, text: str) -> list[SearchHit]:
+        """The batch with this id."""
+        row = read_any_batch(connection, text)
+        if row is None or self._tenant_id not in (None, row.tenant_id):
+            return []
+        status = row.status.replace("_", " ")
+        return [SearchHit(kind="batch", id=row.id, name=row.id, note=status, tenant_id=row.tenant_id)]
+
+    def _files(self, connection: sa.Connection, text: str) -> list[SearchHit]:
+        """The file with this id, unless it is deleted or expired."""
+        found = read_any_visible(connection, text)
+        if found is None or self._tenant_id not in (None, found.tenant_id):
+            return []
+        name = found.file.filename
+        return [SearchHit(kind="file", id=found.file.id, name=name, note="", tenant_id=found.tenant_id)]
 
 
 def _query(sort: str, text: str) -> ListQuery:

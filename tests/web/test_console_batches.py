@@ -42,18 +42,24 @@ def test_an_ended_batch_is_listed_and_shown(
     row.get_by_role("link").first.click()
     page.get_by_role("heading", name="Batch", exact=True, level=1).wait_for()
     assert page.url.endswith(f"/admin/batches/{batch['id']}")
-    assert (facts(page, "Succeeded"), facts(page, "Failed"), facts(page, "Left")) == ("4", "1", "0")
+    assert (facts(page, "Succeeded"), facts(page, "Failed"), facts(page, "Not run")) == ("4", "1", "0")
+    assert page.locator("dt", has_text="Expected end").count() == 0
+    assert page.get_by_role("heading", name="Cost", exact=True).count() == 1
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "100"
     page.get_by_role("row").filter(has_text="unknown_parameter").wait_for()
     assert page.get_by_role("link", name="Download").count() == 0, "an operator reads no text"
     assert page.get_by_role("button", name="Cancel the batch").count() == 0
     own = open_page(f"/admin/batches/{batch['id']}", role="tenant_admin", width=390, dark=True)
     with own.expect_download() as downloading:
-        own.get_by_role("link", name="output").click()
+        own.get_by_role("link", name=f"Download {batch['id']}_output").click()
     assert downloading.value.suggested_filename == f"{batch['id']}_output.jsonl"
     found = [json.loads(line) for line in downloading.value.path().read_text().splitlines()]
     assert {line["custom_id"] for line in found} == {line["custom_id"] for line in lines[1:]}
     assert serious_faults(own) == []
+    own.get_by_role("link", name=f"{batch['id']}_output.jsonl", exact=True).click()
+    own.get_by_role("link", name=f"Batches of {batch['id']}_output.jsonl").click()
+    own.get_by_role("row").filter(has_text="5 / 5").wait_for()
+    assert own.get_by_role("row").filter(has_text="completed").count() == 1
 
 
 def test_a_running_batch_is_cancelled(client: BatchClient, open_page: Callable[..., Page]) -> None:
@@ -66,8 +72,52 @@ def test_a_running_batch_is_cancelled(client: BatchClient, open_page: Callable[.
     page.locator(".badge", has_text="cancelled").first.wait_for()
     assert client.finish(batch_id)["status"] == "cancelled"
     page.get_by_role("row").filter(has_text="batch_cancelled").wait_for()
+    assert (facts(page, "Failed"), facts(page, "Not run") != "0") == ("0", True)
     tenant = open_page("/admin/tenants/hooli?tab=batches")
     tenant.get_by_role("row").filter(has_text="cancelled").first.wait_for()
+
+
+def test_a_refused_file_says_the_field_and_nothing_of_lines(
+    client: BatchClient, open_page: Callable[..., Page]
+) -> None:
+    line = chat_lines(1)[0] | {"url": "/v1/nonsense"}
+    batch = client.finish(client.create(json.dumps(line).encode(), metadata={"night": "eval"}))
+    page = open_page(f"/admin/batches/{batch['id']}")
+    row = page.get_by_role("row").filter(has_text="mismatched_url")
+    row.get_by_role("cell", name="url", exact=True).wait_for()
+    assert page.get_by_text("No line has an error").count() == 0
+    assert page.locator("dt", has_text="Metadata").count() == 0, "an operator reads no metadata"
+    own = open_page(f"/admin/batches/{batch['id']}", role="tenant_admin")
+    own.get_by_text("night: eval").wait_for()
+
+
+def test_names_of_files_wrap_beside_their_actions(client: BatchClient, open_page: Callable[..., Page]) -> None:
+    batch = client.finish(client.create(chat_lines(1)))
+    name = f"{batch['id']}_output.jsonl"
+    for width in (1280, 390):
+        page = open_page("/admin/files", role="tenant_admin", width=width)
+        page.get_by_role("row").filter(has_text=name).wait_for()
+        hidden = page.locator("main .table-scroll").first.evaluate("(one) => one.scrollWidth - one.clientWidth")
+        assert hidden <= 0, f"{hidden} px are hidden at {width} px"
+        box = page.get_by_text(name, exact=True).bounding_box()
+        button = page.get_by_role("button", name=f"Delete {name}").bounding_box()
+        assert box is not None
+        assert button is not None
+        assert box["x"] + box["width"] <= width
+        assert button["x"] + button["width"] <= width
+
+
+def test_requests_are_listed_without_lines_of_batches(client: BatchClient, open_page: Callable[..., Page]) -> None:
+    batch = client.finish(client.create(chat_lines(2)))
+    client.stack.chat("hooli", max_tokens=2)
+    page = open_page("/admin/requests?tenant=hooli")
+    page.locator("main .table tbody tr:not(.skeleton)").first.wait_for()
+    page.get_by_label("Batch lines").select_option("without")
+    page.get_by_text("Requests of the last 7 days.").wait_for()
+    assert page.get_by_label("Batch", exact=True).count() == 0
+    page.goto(f"/admin/requests?batch={batch['id']}")
+    page.wait_for_function("() => document.querySelectorAll('main .table tbody tr:not(.skeleton)').length === 2")
+    assert page.get_by_label("Batch lines").input_value() == batch["id"]
 
 
 def test_a_file_is_deleted(client: BatchClient, open_page: Callable[..., Page]) -> None:

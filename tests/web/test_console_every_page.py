@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from gateway.access import keys
 from support.web.console import ROLES, Console
 from support.web.pages import serious_faults
 from support.web.routes import Route, routes
@@ -137,6 +138,9 @@ def test_without_a_session_nothing_is_shown_but_the_way_in(
 def test_no_column_of_a_table_is_cut_off(
     width: int, paths: tuple[str, ...], console: Console, open_page: Callable[..., Page], addresses: dict[str, str]
 ) -> None:
+    acme = console.stack.tenants["acme"]
+    name = "nightly evaluation of the search team"
+    console.stack.write(lambda c: keys.create(c, tenant_id=acme, name=name, kind="live"))
     page = open_page(addresses["/billing/invoices/$invoice"], width=width)
     cut = {}
     for path in paths:

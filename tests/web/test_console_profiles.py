@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from billing.finance_tables import connector_hours, connectors
+from billing.finance_tables import billing_profiles, connector_hours, connectors
 from support.gateway.usage_receivers import KEY, UsageReceiver
 from support.stack import Stack
 from support.waiting import eventually
@@ -100,6 +100,9 @@ def test_a_profile_is_corrected_saved_and_on_the_tenants_page(console: Console, 
         "payment_days": 14,
         "accounts": {"stripe": "cus_acme"},
     }
+    retired = {"stripe": "cus_acme", "retired": "acct_7"}  # of a connector that laneway.toml had once
+    mine = billing_profiles.c.tenant_id == console.stack.tenants["acme"]
+    change(console, sa.update(billing_profiles).where(mine).values(accounts=retired))
     row.get_by_role("link", name="acme").click()
     panel = page.get_by_role("tabpanel", name="Billing profile")
     panel.get_by_text("VAT 19 %").wait_for()
@@ -110,6 +113,10 @@ def test_a_profile_is_corrected_saved_and_on_the_tenants_page(console: Console, 
     form.get_by_role("button", name="Remove tax 1").click()
     form.get_by_role("button", name="Save").click()
     panel.get_by_text("VAT 19 %").wait_for(state="detached")
+    assert console.api("GET", "/v1/admin/tenants/acme/billing_profile").json()["accounts"] == retired
+    for accounts in (retired | {"retired": "acct_8"}, retired | {"unknown": "1"}):
+        answer = console.api("PUT", "/v1/admin/tenants/acme/billing_profile", json={"accounts": accounts})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "accounts")
     assert serious_faults(page) == []
 
 

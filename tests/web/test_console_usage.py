@@ -61,19 +61,24 @@ def test_the_table_its_sum_and_the_csv_are_the_apis(
     shown = rows_of(page)
     names = {tenant["id"]: tenant["slug"] for tenant in console.api("GET", "/v1/admin/tenants").json()["data"]}
     expected = asked(console, "usage/completions", **month, bucket_width="1d", limit=31, group_by="tenant_id")
-    for field, column in (("num_model_requests", 0), ("input_cached_tokens", 2), ("output_tokens", 3)):
+    for field, column in (
+        ("num_model_requests", 0),
+        ("input_cached_tokens", 2),
+        ("output_tokens", 3),
+        ("embedding_tokens", 4),
+    ):
         sums: dict[str, int] = {}
         for one in expected:
             sums[names[one["tenant_id"]]] = sums.get(names[one["tenant_id"]], 0) + one[field]
         assert {name: number(cells[column]) for name, cells in shown.items() if name != "Sum"} == sums
     whole = sum(one["cost_picos"] for one in expected) * PICO
-    assert number(shown["Sum"][4]) == whole == sum(number(shown[name][4]) for name in shown if name != "Sum") > 0
+    assert number(shown["Sum"][5]) == whole == sum(number(shown[name][5]) for name in shown if name != "Sum") > 0
     with page.expect_download() as saved:
         page.locator(".usage-save").click()
     lines = list(csv.reader(saved.value.path().read_text().splitlines()))
     assert lines[0][0] == "tenant"
-    assert {line[0]: Decimal(line[6]) for line in lines[1:]} == {
-        ("sum" if name == "Sum" else name): number(cells[4]) for name, cells in shown.items()
+    assert {line[0]: Decimal(line[7]) for line in lines[1:]} == {
+        ("sum" if name == "Sum" else name): number(cells[5]) for name, cells in shown.items()
     }
     page.get_by_role("button", name="By day").click()
     page.get_by_role("columnheader", name="Day").wait_for()
@@ -81,6 +86,29 @@ def test_the_table_its_sum_and_the_csv_are_the_apis(
     assert len(by_day) == 31
     assert number(by_day["Sum"][-1]) == whole == sum(number(cells[-1]) for day, cells in by_day.items() if day != "Sum")
     assert serious_faults(page) == []
+
+
+def test_embedding_tokens_are_not_input_tokens(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/usage")
+    plain = rows_of(page)
+    added = 7_000_000_000  # of each row, in the API's input tokens too
+
+    def answer(route: Any) -> None:
+        found = route.fetch()
+        body = found.json()
+        for one in (one for bucket in body["data"] for one in bucket["results"]):
+            one["embedding_tokens"] += added
+            one["input_tokens"] += added
+        route.fulfill(response=found, json=body)
+
+    page.route("**/v1/organization/usage/completions?*", answer)
+    page.reload()
+    shown = rows_of(page)
+    assert number(shown["Sum"][1]) == number(plain["Sum"][1])
+    assert number(shown["Sum"][4]) > number(plain["Sum"][4])
+    assert number(shown["Sum"][4]) % added == number(plain["Sum"][4])
+    page.get_by_label("Show").select_option("Embedding tokens")
+    page.get_by_role("table", name="Embedding tokens by tenant").wait_for()
 
 
 def test_hundreds_of_keys_stay_legible_and_add_up(
@@ -93,9 +121,9 @@ def test_hundreds_of_keys_stay_legible_and_add_up(
     [others] = [cells for name, cells in shown.items() if name.startswith("others (")]
     keys = asked(console, "usage/completions", **month, bucket_width="all", group_by="api_key_id")
     costs = sorted((one["cost_picos"] for one in keys), reverse=True)
-    assert [number(cells[4]) for cells in shown.values()][:7] == [one * PICO for one in costs[:7]]
+    assert [number(cells[5]) for cells in shown.values()][:7] == [one * PICO for one in costs[:7]]
     assert number(others[4]) == sum(costs[7:]) * PICO > 0
-    assert number(shown["Sum"][4]) == sum(costs) * PICO
+    assert number(shown["Sum"][5]) == sum(costs) * PICO
 
 
 def test_a_click_narrows_and_the_address_shows_it_again(console: Console, open_page: Callable[..., Page]) -> None:
@@ -110,7 +138,7 @@ def test_a_click_narrows_and_the_address_shows_it_again(console: Console, open_p
     assert "by=project" in page.url
     end = (int(time.time()) // DAY + 1) * DAY
     [only] = asked(console, "costs", start_time=end - 90 * DAY, end_time=end, bucket_width="all", tenants="hooli")
-    assert number(shown["Sum"][4]) == only["amount"]["picos"] * PICO
+    assert number(shown["Sum"][5]) == only["amount"]["picos"] * PICO
     again = open_page(page.url)
     assert rows_of(again) == shown
     again.get_by_role("button", name="Remove the filter").click()

@@ -384,7 +384,7 @@ export interface paths {
         post?: never;
         /**
          * DeleteFile
-         * @description Delete a file. A batch that reads it goes on.
+         * @description Delete a file. A running batch still reads the file.
          */
         delete: operations["TTenantV1FilesDeleteFile"];
         options?: never;
@@ -1161,7 +1161,7 @@ export interface paths {
         };
         /**
          * ListBatches
-         * @description Batches with their progress. `search`: part of the id of a batch or of its input file.
+         * @description Batches with their progress. `search`: part of the id of a batch or of one of its files.
          */
         get: operations["V1AdminBatchesListBatches"];
         put?: never;
@@ -1310,8 +1310,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
-         *     the last error.
+         * @description The connectors of laneway.toml and connectors that have run, with their waiting and stuck amounts, the next retry
+         *     and the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -2401,10 +2401,11 @@ export interface paths {
          * ListRequests
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-         *     `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
-         *     end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
-         *     `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
-         *     without start_time, those of the last 7 days. Prompts and answers are not stored.
+         *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. `batch`: the id of a batch,
+         *     whose settled lines are listed; `any`: settled lines of all batches; `none`: all requests but these. Of one tenant's
+         *     refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`:
+         *     settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any` or `none`, and
+         *     without start_time, requests of the last 7 days are listed. Prompts and answers are not stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -2445,8 +2446,8 @@ export interface paths {
         };
         /**
          * Search
-         * @description Tenants, projects, keys, requests, invoices, adapters, models and aliases that `q` finds, for an actor with a
-         *     tenant only of this tenant. A request is found by its whole id.
+         * @description Tenants, projects, keys, requests, invoices, adapters, models, aliases, batches and files that `q` finds, for an
+         *     actor with a tenant only of this tenant. A request, a batch and a file are found by their whole id.
          */
         get: operations["V1AdminSearchSearch"];
         put?: never;
@@ -3179,7 +3180,7 @@ export interface paths {
         post?: never;
         /**
          * DeleteFile
-         * @description Delete a file. A batch that reads it goes on.
+         * @description Delete a file. A running batch still reads the file.
          */
         delete: operations["V1FilesDeleteFile"];
         options?: never;
@@ -4089,6 +4090,9 @@ export interface components {
             };
             expected_end_at: number | null;
             failed: number;
+            filenames: {
+                [key: string]: string;
+            };
             finalizing_at: number | null;
             id: string;
             in_progress_at: number | null;
@@ -4096,6 +4100,9 @@ export interface components {
             key_id: string;
             lines: number;
             lines_per_s: number;
+            metadata: {
+                [key: string]: string;
+            } | null;
             output_file_id: string | null;
             problems: components["schemas"]["BatchProblem"][];
             prompt_tokens: number;
@@ -7511,16 +7518,19 @@ export interface components {
          *       "tiers": {
          *         "batch": {
          *           "cached_input": 300000,
+         *           "embedding": 300000,
          *           "input": 300000,
          *           "output": 1200000
          *         },
          *         "premium": {
          *           "cached_input": 900000,
+         *           "embedding": 900000,
          *           "input": 900000,
          *           "output": 3600000
          *         },
          *         "standard": {
          *           "cached_input": 300000,
+         *           "embedding": 300000,
          *           "input": 300000,
          *           "output": 1200000
          *         }
@@ -8207,7 +8217,7 @@ export interface components {
         SearchHit: {
             id: string;
             /** @enum {string} */
-            kind: "tenant" | "project" | "key" | "request" | "invoice" | "adapter" | "model" | "alias";
+            kind: "tenant" | "project" | "key" | "request" | "invoice" | "adapter" | "model" | "alias" | "batch" | "file";
             name: string;
             note: string;
             tenant_id: string | null;
@@ -8510,6 +8520,7 @@ export interface components {
          *       "default_max_tokens": null,
          *       "id": "ten_0123456789abcdef0123456789abcdef",
          *       "name": "Northwind",
+         *       "on_budget": null,
          *       "share_weight": 1,
          *       "slug": "northwind",
          *       "status": "active",

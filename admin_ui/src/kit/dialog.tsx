@@ -58,7 +58,7 @@ export function Dialog({
 }
 
 /** Asks before an action. `name` must be typed, for actions that cannot be undone. `action` runs on confirmation; its
- * error is shown here. */
+ * error is shown here. `decline`: the text of the button that closes the dialog without the action. */
 export function ConfirmDialog({
   open,
   onClose,
@@ -67,6 +67,7 @@ export function ConfirmDialog({
   verb,
   name,
   action,
+  decline = "Cancel",
   tone = "bad",
 }: {
   open: boolean;
@@ -76,6 +77,7 @@ export function ConfirmDialog({
   verb: string;
   name?: string;
   action: () => Promise<unknown>;
+  decline?: string;
   tone?: "bad" | "plain";
 }) {
   const [typed, setTyped] = useState("");
@@ -126,7 +128,7 @@ export function ConfirmDialog({
         {error !== null && <Problem error={error} />}
         <div className="form-end">
           <button type="button" className="button" onClick={close}>
-            Cancel
+            {decline}
           </button>
           <button
             type="submit"

@@ -114,6 +114,10 @@ function addressOf(hit: Hit): readonly [string, Record<string, string>?] {
       return [place("/models", hit.id)];
     case "alias":
       return ["/aliases"];
+    case "batch":
+      return [place("/batches", hit.id)];
+    case "file":
+      return ["/files", { search: hit.id }];
   }
 }
 
@@ -157,7 +161,8 @@ function useCommands(choose: (action: ObjectAction) => void): Command[] {
 const HAS_DIGIT = /\d/; // as ids have
 
 function noMatch(action: ObjectAction | null, typed: string): string {
-  if (action === null) return HAS_DIGIT.test(typed) ? "No match. Requests are found by their full id." : "No match.";
+  if (action === null)
+    return HAS_DIGIT.test(typed) ? "No match. Requests, batches and files are found by their full id." : "No match.";
   return typed.length < SEARCH_CHARS_MIN ? `Type ${SEARCH_CHARS_MIN} letters of the name or id.` : "No match.";
 }
 

@@ -18,13 +18,15 @@ class BatchWrites:
         self._writes = writes
 
     def cancel(self, connection: sa.Connection, batch_id: str) -> BatchRow:
-        """Ask the worker to end a batch, as its tenant can. No effect on a batch that is being cancelled. Raises
-        BatchEnded."""
+        """Ask the worker to end a batch, as its tenant can. A batch that is being cancelled, or was, is not changed and
+        has no further audit line. Raises BatchEnded."""
         self._writes.lock(connection)
         before = batch_seen(connection, batch_id, self._writes.actor)
         if before.status not in (*CANCELLABLE, "cancelling", "cancelled"):
             raise BatchEnded(f"the batch {batch_id} has the status {before.status!r}; its lines have ended")
         after = batch_rows.cancel_batch(connection, before.tenant_id, batch_id) or before
+        if before.status not in CANCELLABLE:
+            return after
         states = {"before": {"status": before.status}, "after": {"status": after.status}}
         self._writes.record_line(connection, "batch.cancel", batch_id, before.tenant_id, **states)
         return after

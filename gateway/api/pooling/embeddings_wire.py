@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gateway.api.completions_wire import PROMPT_IDS_MAX
 from gateway.api.generation_request import EmbeddingFormat, GenerationRequest, Prompt
-from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField
 from gateway.api.sampling import MODEL_CHARS_MAX, NAMES_END_USER, TextRules, TokenId, make_sampling
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
@@ -127,8 +127,7 @@ _decoder = BodyDecoder(EmbeddingsRequest, EXPLANATIONS)
 
 def parse_embeddings(body: bytes, unknown: UnknownFields) -> EmbeddingsRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
-    request = _decoder.decode(body, unknown)
-    check_served(request, UNSUPPORTED_FIELDS)
+    request = _decoder.decode_served(body, unknown, UNSUPPORTED_FIELDS)
     request.prompts()
     return request
 

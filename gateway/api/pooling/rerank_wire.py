@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.generation_request import EmbeddingFormat, GenerationRequest, Prompt
-from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
+from gateway.api.parsing import BodyDecoder, UnsupportedField
 from gateway.api.pooling import embeddings_wire
 from gateway.api.pooling.embeddings_wire import INPUTS_MAX, EmbeddingUsage, InputText, ModelName, pooled_request
 from gateway.api.unknown_fields import UnknownFields
@@ -97,15 +97,12 @@ _score_decoder = BodyDecoder(ScoreRequest)
 
 def parse_rerank(body: bytes, unknown: UnknownFields) -> RerankRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
-    request = _rerank_decoder.decode(body, unknown)
-    check_served(request, UNSUPPORTED_FIELDS)
-    return request
+    return _rerank_decoder.decode_served(body, unknown, UNSUPPORTED_FIELDS)
 
 
 def parse_score(body: bytes, unknown: UnknownFields) -> ScoreRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
-    request = _score_decoder.decode(body, unknown)
-    check_served(request, UNSUPPORTED_OF_SCORES)
+    request = _score_decoder.decode_served(body, unknown, UNSUPPORTED_OF_SCORES)
     request.prompts()
     return request
 

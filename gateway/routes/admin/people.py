@@ -59,8 +59,8 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights.
     `store_responses_s`: for how long responses of /v1/responses are stored; null stores none, and makes the responses
     unreadable that are stored already. `allowed_ips`: networks from which its keys may be used, as in a key's.
-    `on_budget`: what lines of its batches do that a budget does not cover: `wait` until their batch's window ends, or
-    `fail`; null: as the configuration has it."""
+    `on_budget`: handling of batch lines that no budget covers: `wait` until their batch's window ends, or `fail`; null:
+    the value of the configuration."""
 
     name: str | None = None
     tier: str | None = None

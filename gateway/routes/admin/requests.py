@@ -36,7 +36,9 @@ from gateway.views.requests import RequestView, WholeRequestView, whole_request
 
 INTEGER_MAX = 2**63 - 1
 TTFT_S_MAX = 86_400
-SLOW_SEARCH_S = 7 * 86_400  # a search by the time to the first token reads every request of this time
+# A search by the time to the first token, or with or without lines of batches, reads every request of this time.
+SLOW_SEARCH_S = 7 * 86_400
+OF_BATCH = {"any": True, "none": False}  # the values of `batch` that are no id
 DEFAULT_BUCKETS: dict[RateWidth, int] = {"1h": 24, "1d": 30}
 
 
@@ -64,12 +66,14 @@ async def list_requests(
 ) -> Page[RequestView]:
     """Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
-    `batch` the id of a batch, whose settled lines are listed, `code` of an error (rate_limit_exceeded, …); start_time ≤
-    end of the request < end_time. Of one tenant's refused and failed requests, at most 10 a second are listed;
-    `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests whose first token took at least this time;
-    without start_time, those of the last 7 days. Prompts and answers are not stored."""
+    `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. `batch`: the id of a batch,
+    whose settled lines are listed; `any`: settled lines of all batches; `none`: all requests but these. Of one tenant's
+    refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`:
+    settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any` or `none`, and
+    without start_time, requests of the last 7 days are listed. Prompts and answers are not stored."""
     begin = None if after is None else _cursor(after)
-    if min_ttft_s is not None and start_time is None:
+    of_batch = OF_BATCH.get(batch or "")
+    if (min_ttft_s is not None or of_batch is not None) and start_time is None:
         last = int(services.watch.now_s()) if end_time is None else end_time
         start_time = max(0, last - SLOW_SEARCH_S)
 
@@ -84,7 +88,8 @@ async def list_requests(
             model=model,
             adapter=adapter,
             tier=tier,
-            batch_id=batch or None,
+            batch_id=None if of_batch is not None else batch or None,
+            of_batch=of_batch,
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
             min_ttft_s=min_ttft_s,

@@ -24,7 +24,7 @@ from gateway.access.person_sessions import PersonSession
 from gateway.access.roles import Role
 from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, AnySession, Attempt, Session, csrf_token
 from gateway.access.totp import CODE_CHARS_MAX
-from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpInvalid, TotpRequired
+from gateway.errors import AddressNotAllowed, InvalidApiKey, RateLimited, SessionExpired, TotpInvalid, TotpRequired
 from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of
 from gateway.routes.guard import (
@@ -112,7 +112,7 @@ class SessionController(Controller):
                     raise attempt.refusal from None
                 await asyncio.sleep(began + REFUSED_S - time.monotonic())
                 raise InvalidApiKey(WRONG_KEY) from None
-            except TotpInvalid as error:
+            except (AddressNotAllowed, RateLimited, TotpInvalid) as error:
                 await refused.note(services.database, address, str(error.code), request_id, caller)
                 raise
             attempt.succeeded()

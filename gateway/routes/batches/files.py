@@ -101,7 +101,7 @@ async def get_file(request: Request[Any, Any, Any], services: Services, file: st
 
 @delete([PATH, TENANT + PATH], status_code=200, opt={"route": PATH})
 async def delete_file(request: Request[Any, Any, Any], services: Services, file: str) -> DeletedFile:
-    """Delete a file. A batch that reads it goes on."""
+    """Delete a file. A running batch still reads the file."""
     async with admitted(request, services) as (_, tenant_id):
         if not await services.files.delete_file(tenant_id, file):
             raise file_not_found(file)

@@ -53,20 +53,24 @@ class BatchController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[BatchView]:
-        """Batches with their progress. `search`: part of the id of a batch or of its input file."""
+        """Batches with their progress. `search`: part of the id of a batch or of one of its files."""
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> ListPage[BatchView]:
             tenant_id = visible_tenant(connection, by, tenant)
             found = list_batch_rows(connection, wanted, tenant_id=tenant_id, status=status)
-            return ListPage(batch_views(connection, found.items, by), found.next)
+            return ListPage(batch_views(connection, found.items, by, services.batch_progress), found.next)
 
         return list_page(await services.database.report(query), lambda view: view)
 
     @get("/{batch_id:str}", opt={"route": f"{BATCHES}/{{batch_id}}"})
     async def get_batch(self, services: Services, by: Actor, batch_id: str) -> BatchView:
         """One batch, also after its tenant has deleted it."""
-        return await services.database.read(lambda c: batch_views(c, [batch_seen(c, batch_id, by)], by)[0])
+
+        def query(connection: sa.Connection) -> BatchView:
+            return batch_views(connection, [batch_seen(connection, batch_id, by)], by, services.batch_progress)[0]
+
+        return await services.database.report(query)
 
     @post("/{batch_id:str}/cancel", opt={"route": f"{BATCHES}/{{batch_id}}/cancel"}, status_code=200)
     async def cancel_batch(
@@ -75,7 +79,8 @@ class BatchController(Controller):
         """End a batch early. Lines that run are aborted and not billed; the outputs so far remain."""
 
         def change(connection: sa.Connection) -> BatchView:
-            return batch_views(connection, [administration.batches.cancel(connection, batch_id)], by)[0]
+            row = administration.batches.cancel(connection, batch_id)
+            return batch_views(connection, [row], by, services.batch_progress)[0]
 
         view = await services.database.administer(change)
         services.batch_worker.notice_batch()

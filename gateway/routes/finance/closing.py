@@ -89,8 +89,8 @@ async def close_all(services: Services, administration: Administration, data: Mo
 
 @get("/connectors", opt={"route": "/v1/admin/connectors", **EVERYONES})
 async def list_connectors(services: Services) -> Page[ConnectorView]:
-    """The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
-    the last error."""
+    """The connectors of laneway.toml and connectors that have run, with their waiting and stuck amounts, the next retry
+    and the last error."""
     sections = services.config.connectors
     found = await services.database.report(lambda c: ConnectorView.read_all(c, sections))
     return page(found, len(found), lambda view: view, lambda view: view.name)

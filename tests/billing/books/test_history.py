@@ -18,6 +18,7 @@ from billing.ledger.ledger import Held, Ledger
 from support.billing.books import Books, settlement
 
 START = 1_800_000_000_000_000 - 1_800_000_000_000_000 % HOUR
+BATCH = "batch_" + "0" * 32
 STATES = ("held", "settled", "settled", "settled", "voided", "expired")
 ENDINGS = ("stop", "stop", "length", "client_left", "engine_failed")
 
@@ -57,15 +58,15 @@ def add(connection: sa.Connection, books: Books, count: int, chance: random.Rand
                 "finished_at": at,
             }
             made = {"completion_tokens": 3, "made_tokens": 3, "currency": "USD", "ending": ending}
+            made["batch_id"] = chance.choice((None, BATCH))
             connection.execute(sa.insert(tables.usage).values(shared | measured | times | made))
 
 
 def by_hand(books: Books, which: RequestFilter) -> list[str]:
     found = []
-    first = {
-        row.request_id: row.ttft_s
-        for row in books.database.read_sync(lambda c: c.execute(sa.select(tables.usage)).all())
-    }
+    usage = books.database.read_sync(lambda c: c.execute(sa.select(tables.usage)).all())
+    first = {row.request_id: row.ttft_s for row in usage}
+    lines = {row.request_id: row.batch_id for row in usage if row.batch_id is not None}
     for hold in books.database.read_sync(lambda c: c.execute(sa.select(tables.holds)).all()):
         at = hold.held_at if hold.state == "held" else hold.ended_at
         fits = all(getattr(hold, name) == value for name, value in which.names().items())
@@ -75,6 +76,8 @@ def by_hand(books: Books, which: RequestFilter) -> list[str]:
             fits = fits and hold.state != "held" and hold.ending not in which.other_endings
         if which.min_ttft_s is not None:
             fits = fits and first.get(hold.request_id, 0) >= max(which.min_ttft_s, 1e-9)
+        fits = fits and which.batch_id in (None, lines.get(hold.request_id))
+        fits = fits and which.of_batch in (None, hold.request_id in lines)
         fits = fits and which.request_id in (None, hold.request_id)
         if fits and (which.start or 0) <= at < (which.end or 2**62):
             found.append((hold.state == "held", at, hold.request_id))
@@ -114,6 +117,10 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"start": START + 2 * HOUR, "end": START + 4 * HOUR},
     {"start": START + 2 * HOUR + 1, "end": START + 4 * HOUR + 60_000_001, "key_id": "key_b"},
     {"request_id": "req_0003"},
+    {"of_batch": True},
+    {"of_batch": False},
+    {"of_batch": False, "model": "model-b", "tier": "batch"},
+    {"batch_id": BATCH, "status": "settled"},
     {"min_ttft_s": 2.5},
     {"min_ttft_s": 0.0, "model": "model-a"},
     {"min_ttft_s": 0.2, "status": "voided"},

@@ -124,13 +124,13 @@ def test_few_rows_take_what_was_measured_and_the_setting_overrides_it(
     runner = build_runner(EngineConfig(models=models, arena_bytes=16 << 20, threads=setting, quality=ANY_QUALITY))
     assert torch.get_num_threads() == many
     used: list[tuple[int, int]] = []
-    forward = Decoder.forward
+    run_layers = Decoder.run_layers
 
-    def spy(decoder: Decoder, batch: PackedBatch, lora: Lora | None) -> torch.Tensor:
+    def spy(decoder: Decoder, hidden: torch.Tensor, batch: PackedBatch, lora: Lora | None) -> torch.Tensor:
         used.append((len(batch.ids), torch.get_num_threads()))
-        return forward(decoder, batch, lora)
+        return run_layers(decoder, hidden, batch, lora)
 
-    monkeypatch.setattr(Decoder, "forward", spy)
+    monkeypatch.setattr(Decoder, "run_layers", spy)
     run_cases(runner, [Case("m", list(range(10, 50)), new=3), Case("m", list(range(10, 15)), new=6)])
     for rows, count in used:
         assert count == (few if rows <= PACKED_ROWS or kv_dtype == "fp8" else many), rows

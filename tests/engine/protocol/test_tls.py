@@ -21,7 +21,7 @@ import uvloop
 from engine.protocol.addresses import TlsAddress, UnixAddress, parse_address, parse_host_port
 from engine.protocol.client import EngineClient
 from engine.protocol.codec import encode
-from engine.protocol.frames import Finished, GatewayHello, Sampling, Status
+from engine.protocol.frames import PROTOCOL_VERSION, Finished, GatewayHello, Sampling, Status
 from engine.protocol.listeners import DESCRIPTORS_RESERVED, HANDSHAKES_MAX
 from engine.protocol.tls import (
     CertificateFiles,
@@ -89,7 +89,7 @@ def test_a_client_runs_requests_over_tls(engine: EngineProcess, fleet: Path, run
         async with client_at(address_of(engine), files_of(fleet, GATEWAY), gateway="g") as client:
             await client.wait_ready(30)
             await asyncio.gather(*(run_request(client, 20 + n) for n in range(20)))
-            assert client.version == 5
+            assert client.version == PROTOCOL_VERSION
             link = client._link
             assert link is not None
             transport = cast(asyncio.Transport, link._transport)

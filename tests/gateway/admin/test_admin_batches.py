@@ -54,6 +54,15 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
         second = operator.get("requests", params={"batch": batch["id"], "limit": 4, "page": first["next_page"]}).json()
     assert sorted(one["request_id"] for one in found) == sorted(row.request_id for row in usage_of(stack, batch["id"]))
     assert {one["batch_id"] for one in found} == {batch["id"]}
+    with admin(stack) as operator:
+        asked = {"tenant": "acme", "limit": 100}
+        with_lines, others, whole = (
+            {one["request_id"] for one in operator.get("requests", params=asked | which).json()["data"]}
+            for which in ({"batch": "any"}, {"batch": "none"}, {})
+        )
+    assert {one["request_id"] for one in found} <= with_lines
+    assert others
+    assert (with_lines | others, with_lines & others) == (whole, set())
     assert sum(one["cost_picos"] for one in found) == view["cost_picos"]
     assert [one["request_id"] for one in (*first["data"], *second["data"])] == [one["request_id"] for one in found]
 
@@ -79,7 +88,7 @@ def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: Ba
         refused = own.post(f"batches/{batch_id}/cancel")
         assert refused.status_code == 200, "a cancelled batch may be cancelled again"
     found = stack.read(lambda c: audit_log.listing(c, AuditFilter(object_id=batch_id)))
-    assert found[-1].action == "batch.cancel"
+    assert [line.action for line in found] == ["batch.cancel"], "the second cancellation changed nothing"
     assert found[-1].before == {"status": "in_progress"}
     assert found[-1].after == {"status": "cancelling"}
     assert found[-1].tenant_id == stack.tenants["acme"]
@@ -123,6 +132,32 @@ def test_operators_see_no_text_and_a_tenants_own_people_do(stack: Stack, client:
             assert other.get(path).status_code == 404, path
         assert other.get(f"files/{batch['input_file_id']}/content").status_code == 404
         assert other.get("batches", params={"tenant": "acme"}).status_code == 404
+
+
+def test_search_finds_batches_and_files_by_their_id(stack: Stack, client: BatchClient) -> None:
+    batch = client.finish(client.create(chat_lines(1), metadata={"night": "eval"}))
+    file_id = batch["output_file_id"]
+    with (
+        admin(stack) as operator,
+        admin(stack, "tenant_admin", "acme") as own,
+        admin(stack, "tenant_admin", "globex") as other,
+    ):
+        for reader in (operator, own):
+            [hit] = reader.get("search", params={"q": batch["id"]}).json()["data"]
+            assert (hit["kind"], hit["id"], hit["note"]) == ("batch", batch["id"], "acme completed")
+            [hit] = reader.get("search", params={"q": file_id}).json()["data"]
+            assert (hit["kind"], hit["id"], hit["name"]) == ("file", file_id, f"{batch['id']}_output.jsonl")
+            [listed] = reader.get("batches", params={"search": file_id}).json()["data"]
+            assert listed["filenames"] == {
+                batch["input_file_id"]: "input.jsonl",
+                file_id: f"{batch['id']}_output.jsonl",
+            }
+            assert listed["metadata"] == ({"night": "eval"} if reader is own else None)
+        for id_ in (batch["id"], file_id):
+            assert other.get("search", params={"q": id_}).json()["data"] == []
+        assert client.http.delete(f"/files/{file_id}").status_code == 200
+        assert own.get("search", params={"q": file_id}).json()["data"] == []
+        assert file_id not in own.get(f"batches/{batch['id']}").json()["filenames"]
 
 
 def test_a_deleted_file_has_its_audit_line(stack: Stack, client: BatchClient) -> None:

@@ -133,6 +133,14 @@ def test_people(laneway: Laneway, database_url: str) -> None:
     assert sorted(line.split()[1:3] for line in lines) == [["owner", "-"], ["tenant_admin", "acme"]]
     assert tenant_id not in laneway.text("audit")
     assert " acme " in laneway.text("audit", "--action", "tenant.create")
+    root = laneway.json("keys", "create", "--admin", "--name", "cli:root")
+    database = Database(database_url)
+    refusal = {"actor": root["id"], "action": "session.refuse", "object_id": "192.0.2.1", "tenant_id": None}
+    database.write_sync(lambda c: audit.record(c, **refusal, after={"reason": "totp_invalid"}))
+    database.close()
+    [line] = laneway.text("audit", "--action", "session.refuse").splitlines()[1:]
+    assert f"cli:root ({root['id']})" in line, "a key may have the name of a user of this host"
+    assert line.endswith("reason: - → totp_invalid")
 
 
 def test_break_glass_keys(laneway: Laneway) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.protocol.frames import PROTOCOL_VERSION
 from gateway.access import keys
 from gateway.access.roles import Role
 from support.fleet_stack import TwoEngines
@@ -53,7 +54,7 @@ def test_an_operator_sees_both_engines(fleet_of_two: TwoEngines) -> None:
     found = engines(fleet_of_two)
     assert set(found) == {"a", "b"}
     assert {engine["state"] for engine in found.values()} == {"ready"}
-    assert {engine["protocol_version"] for engine in found.values()} == {5}
+    assert {engine["protocol_version"] for engine in found.values()} == {PROTOCOL_VERSION}
     assert all(engine["models"] == [MODEL] for engine in found.values())
     assert len({engine["epoch"] for engine in found.values()}) == 2
     assert [tier["name"] for tier in found["a"]["tiers"]] == ["premium", "standard", "batch"]

@@ -198,7 +198,7 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         ledger = Ledger(database, "gw_1")
         plan = SimpleNamespace(target=ModelTarget("m", "m", None), prompt_tokens=1, max_tokens=1, texts=1)
         line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
-        asked = SimpleNamespace(end_user=None)
+        asked = SimpleNamespace(end_user=None, operation="text")
         work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line, asked=asked)
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
         held = await holds.RequestHolds(ledger, None, Metrics(), None).place_hold(work)  # type: ignore[arg-type]

@@ -117,7 +117,6 @@ def test_a_key_is_needed(stack: Stack, path: str) -> None:
         ("POST", "/v1/images/generations", "images are not made"),
         ("GET", "/v1/organization/users", "GET /v1/usage"),
         ("GET", "/t/acme/v1/organization/costs", "GET /v1/usage"),
-        ("POST", "/v1/batches", '"service_tier": "flex"'),
         ("POST", "/v1/complete", "POST /v1/messages"),
         ("POST", "/v1/nothing/of/that/name", "/v1/models"),
         ("POST", "/t/acme/v1/audio/speech", "audio is neither read nor made"),

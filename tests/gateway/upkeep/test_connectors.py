@@ -281,3 +281,8 @@ def test_a_section_that_cannot_work_is_refused(fields: dict[str, Any], message: 
     given = {"name": "a", "kind": "stripe", "key_file": "key"} | fields
     with pytest.raises(msgspec.ValidationError, match=message):
         msgspec.convert(given, ConnectorSection)
+
+
+def test_the_document_names_the_event_of_each_meter() -> None:
+    document = Path("docs/finance/connectors.md").read_text()
+    assert [f"`laneway_{meter}_tokens`" in document for meter in connectors.METERS] == [True] * len(connectors.METERS)

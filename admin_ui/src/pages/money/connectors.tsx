@@ -92,43 +92,47 @@ function ConnectorSection({ of: connector }: { of: Connector }) {
         </>
       }
     >
-      <Tiles>
-        <StatTile
-          label="Waiting"
-          value={count(connector.waiting)}
-          note={
-            connector.waiting === 0
-              ? "hours and meters"
-              : `hours and meters with ${brief(connector.waiting_tokens)} tokens; the oldest hour ended ${duration(connector.lag_s)} ago`
-          }
+      <div className="stack">
+        <Tiles>
+          <StatTile
+            label="Waiting"
+            value={count(connector.waiting)}
+            note={
+              connector.waiting === 0
+                ? "nothing waits"
+                : `hours and meters with ${brief(connector.waiting_tokens)} tokens; the oldest hour ended ${duration(connector.lag_s)} ago`
+            }
+          />
+          <StatTile
+            label="Last push"
+            value={connector.sent_at === null ? "none" : <Time at={connector.sent_at} />}
+            note={`${count(connector.sent_tokens)} tokens sent in all`}
+          />
+          <StatTile
+            label="Being retried"
+            tone={connector.retrying > 0 ? "warn" : "plain"}
+            value={count(connector.retrying)}
+            note={<NextAttempt at={connector.next_attempt_at} />}
+          />
+          <StatTile
+            label="Stuck"
+            tone={connector.stuck > 0 ? "bad" : "plain"}
+            value={count(connector.stuck)}
+            note={
+              connector.stuck === 0 ? "nothing is stuck" : (connector.stuck_reason ?? "not sent again until released")
+            }
+          />
+        </Tiles>
+        <Facts
+          facts={[
+            ["Gateway with the lease", connector.gateway_id ?? <span className="faint">none</span>],
+            ["Last failure", <Failure of={connector} />],
+            ...(connector.without_account === 0
+              ? []
+              : [["Without an account", <WithoutAccount of={connector} />] as const]),
+          ]}
         />
-        <StatTile
-          label="Last push"
-          value={connector.sent_at === null ? "none" : <Time at={connector.sent_at} />}
-          note={`${count(connector.sent_tokens)} tokens sent in all`}
-        />
-        <StatTile
-          label="Being retried"
-          tone={connector.retrying > 0 ? "warn" : "plain"}
-          value={count(connector.retrying)}
-          note={<NextAttempt at={connector.next_attempt_at} />}
-        />
-        <StatTile
-          label="Stuck"
-          tone={connector.stuck > 0 ? "bad" : "plain"}
-          value={count(connector.stuck)}
-          note={connector.stuck_reason ?? "not sent again until released"}
-        />
-      </Tiles>
-      <Facts
-        facts={[
-          ["Gateway with the lease", connector.gateway_id ?? <span className="faint">none</span>],
-          ["Last failure", <Failure of={connector} />],
-          ...(connector.without_account === 0
-            ? []
-            : [["Without an account", <WithoutAccount of={connector} />] as const]),
-        ]}
-      />
+      </div>
       {releasing && <Release of={connector} onClose={() => setReleasing(false)} />}
     </Section>
   );
@@ -146,7 +150,8 @@ function NextAttempt({ at }: { at: number | null }) {
 }
 
 function Failure({ of: connector }: { of: Connector }) {
-  if (connector.last_error === null) return <span className="faint">none since the last push</span>;
+  if (connector.last_error === null)
+    return <span className="faint">{connector.sent_at === null ? "none" : "none since the last push"}</span>;
   return (
     <>
       <Time at={connector.failed_at} />: {connector.last_error}

@@ -25,18 +25,13 @@ import { alike } from "../parts/alike";
 import "./billing.css";
 import { KeyName, TenantName, useNames } from "../parts/names";
 import { Amounts, Parties } from "./documentParts";
+import { meterSaid } from "../parts/meters";
 import { Payments, PaymentBadge } from "./payments";
 import { ReconcileBadge } from "./reconcile";
 
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
 type Line = Invoice["lines"][number];
 
-const METERS: Record<string, string> = {
-  input: "Input",
-  cached_input: "Cached input",
-  output: "Output",
-  embedding: "Embedding",
-};
 const PER = 1_000_000n;
 
 export default function InvoicePage() {
@@ -279,9 +274,7 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
         {correction && reason !== undefined && <div className="note">{reason}</div>}
       </td>
       <td data-label="Tier">{line.tier ?? <span className="faint">–</span>}</td>
-      <td data-label="Meter">
-        {line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}
-      </td>
+      <td data-label="Meter">{line.meter === null ? <span className="faint">–</span> : meterSaid(line.meter)}</td>
       <td data-label="Tokens" className="end">
         {correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}
       </td>

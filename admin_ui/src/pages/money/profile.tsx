@@ -26,7 +26,7 @@ export function BillingProfile({ tenant }: { tenant: { id: string; slug: string;
           actions={
             !bound && (
               <>
-                <Link to="/billing-profiles">All profiles, and the issuer</Link>
+                <Link to="/billing-profiles">All billing profiles</Link>
                 {may && (
                   <button type="button" className="button button-main" onClick={() => setOpen(true)}>
                     Edit profile
@@ -59,7 +59,7 @@ function ProfileFacts({ of: profile, name, days }: { of: Profile; name: string; 
           "Due after",
           profile.payment_days === null ? (
             <span className="faint">
-              {days === undefined ? "the issuer's days" : `${days} days, as the issuer has it`}
+              {days === undefined ? "the issuer's days" : `${days} days, the issuer's default`}
             </span>
           ) : (
             `${profile.payment_days} days`

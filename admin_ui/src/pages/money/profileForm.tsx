@@ -31,10 +31,13 @@ export function ProfileForm(props: Props) {
   );
 }
 
-/** `connectors`: those of laneway.toml. The API refuses an account of any other connector, so such accounts are removed
- * by a save. */
+/** `connectors`: the connectors of laneway.toml. A save retains the accounts of other connectors as they are: the API
+ * refuses only a new or changed account of a connector that laneway.toml does not have. */
 function LoadedForm({ profile, name, days, onDone, connectors }: Props & { connectors: readonly Connector[] }) {
   const accountFields = connectors.map((one) => [ACCOUNT + one.name, profile.accounts[one.name] ?? ""] as const);
+  const retained = Object.fromEntries(
+    Object.entries(profile.accounts).filter(([name]) => !connectors.some((one) => one.name === name)),
+  );
   const form = useForm<Record<string, string>>({
     ...Object.fromEntries(accountFields),
     legal_name: profile.legal_name ?? "",
@@ -62,7 +65,7 @@ function LoadedForm({ profile, name, days, onDone, connectors }: Props & { conne
           tax_id: text("tax_id") || null,
           taxes: taxesOf(taxes),
           payment_days: numberOf(text("payment_days"), "payment_days"),
-          accounts: Object.fromEntries(accounts.filter(([, account]) => account !== "")),
+          accounts: { ...retained, ...Object.fromEntries(accounts.filter(([, account]) => account !== "")) },
         });
         toast("The billing profile is saved.");
         onDone();

@@ -94,14 +94,16 @@ export default function BillingProfiles() {
       header: "Edit",
       end: true,
       cell: (row) => (
-        <button
-          type="button"
-          className="button button-quiet"
-          aria-label={`Edit the profile of ${row.slug}`}
-          onClick={() => setEdited(row)}
-        >
-          Edit
-        </button>
+        <span className="row-actions">
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`Edit the profile of ${row.slug}`}
+            onClick={() => setEdited(row)}
+          >
+            Edit
+          </button>
+        </span>
       ),
     });
   }
@@ -153,11 +155,19 @@ function IssuerFacts({ of: issuer }: { of: Issuer }) {
         ["Name (issuer_name)", issuer.name],
         ["Address (issuer_address)", <Lines of={issuer.address} />],
         ["Tax id (issuer_tax_id)", issuer.tax_id ?? <span className="faint">none</span>],
-        ["Invoices (invoice_series)", <code>{issuer.invoice_series}-2026-000001</code>],
-        ["Credit notes (credit_series)", <code>{issuer.credit_series}-2026-000001</code>],
+        ["Invoices (invoice_series)", <Series of={issuer.invoice_series} />],
+        ["Credit notes (credit_series)", <Series of={issuer.credit_series} />],
         ["Due after (payment_days)", `${issuer.payment_days} days`],
       ]}
     />
+  );
+}
+
+function Series({ of: series }: { of: string }) {
+  return (
+    <>
+      series <code>{series}</code>
+    </>
   );
 }
 

@@ -29,7 +29,7 @@ import {
 import { KeyLookup, useNames, useTenants } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
-import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
+import { BYS, type By, type Measure, NONE, type Usage, measured, summed, tokensOf, useUsage } from "./usageData";
 import { type Shown, SeriesTable, TimeTable } from "./usageTables";
 import { PRESETS, type Unit, rangeOf, unitOf } from "./usageTime";
 
@@ -40,6 +40,7 @@ const MEASURES: readonly (readonly [Measure, string])[] = [
   ["input", "Input tokens"],
   ["cached", "Cached input tokens"],
   ["output", "Output tokens"],
+  ["embedding", "Embedding tokens"],
   ["requests", "Requests"],
 ];
 /** The dimension shown after a click on a series. */
@@ -182,7 +183,7 @@ function Bar({
         view={view}
         name="clock"
         options={[
-          ["", owner === null ? "That of all times (top bar)" : `${owner.slug}’s: ${owner.time_zone}`],
+          ["", owner === null ? "The console’s time zone" : `${owner.slug}’s: ${owner.time_zone}`],
           ["utc", "UTC"],
           ["local", "This browser’s"],
         ]}
@@ -355,7 +356,7 @@ function UsageReport({
 }
 
 function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; measure: Measure; currency: string }) {
-  const tokens = cell.input + cell.cached + cell.output;
+  const tokens = tokensOf(cell);
   if (measure === "owed") {
     return (
       <Tiles>

@@ -7,7 +7,7 @@ import { type Zone, exact } from "../../kit";
 import { BUCKETS_MAX, type Part, type Unit, edges, partsOf } from "./usageTime";
 
 export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier";
-export type Measure = "cost" | "owed" | "tokens" | "input" | "cached" | "output" | "requests";
+export type Measure = "cost" | "owed" | "tokens" | "input" | "cached" | "output" | "embedding" | "requests";
 /** The value in the address for rows without the dimension: no adapter, for example. */
 export const NONE = "-";
 
@@ -24,10 +24,12 @@ export const BYS = Object.keys(GROUPS) as By[];
 
 export interface Cell {
   requests: bigint;
-  /** Prompt tokens that were not cached. */
+  /** Prompt tokens that were not cached and have the input price. */
   input: bigint;
   cached: bigint;
   output: bigint;
+  /** Prompt tokens of embeddings. */
+  embedding: bigint;
   /** Cost of usage, or with corrections if requested; only in the chosen currency. */
   picos: bigint;
 }
@@ -58,13 +60,17 @@ type Row = Cell & { id: string | null; currency: string; at: number };
 type UsageRow = AnswerOf<"/v1/organization/usage/completions">["data"][number]["results"][number];
 type CostRow = AnswerOf<"/v1/organization/costs">["data"][number]["results"][number];
 
-const ZERO: Cell = { requests: 0n, input: 0n, cached: 0n, output: 0n, picos: 0n };
-const FIELDS = ["requests", "input", "cached", "output", "picos"] as const;
+const ZERO: Cell = { requests: 0n, input: 0n, cached: 0n, output: 0n, embedding: 0n, picos: 0n };
+const FIELDS = ["requests", "input", "cached", "output", "embedding", "picos"] as const;
 const AT_ONCE = 6;
 
 export function measured(cell: Cell, measure: Measure): bigint {
   if (measure === "cost" || measure === "owed") return cell.picos;
-  return measure === "tokens" ? cell.input + cell.cached + cell.output : cell[measure];
+  return measure === "tokens" ? tokensOf(cell) : cell[measure];
+}
+
+export function tokensOf(cell: Cell): bigint {
+  return cell.input + cell.cached + cell.output + cell.embedding;
 }
 
 export function added(a: Cell, b: Cell, sign = 1n): Cell {
@@ -170,11 +176,13 @@ async function rowsOf(
 
 function usageCell(row: UsageRow) {
   const [input, cached] = [exact(row.input_tokens), exact(row.input_cached_tokens)];
+  const embedding = exact(row.embedding_tokens); // of the input tokens
   return {
     requests: exact(row.num_model_requests),
-    input: input - cached,
+    input: input - cached - embedding,
     cached,
     output: exact(row.output_tokens),
+    embedding,
     picos: exact(row.cost_picos),
     currency: row.currency,
   };

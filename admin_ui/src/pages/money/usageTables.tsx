@@ -24,6 +24,7 @@ const METERS: readonly Amount[] = [
   { name: "Input", of: (cell) => cell.input, say: count },
   { name: "Cached input", of: (cell) => cell.cached, say: count },
   { name: "Output", of: (cell) => cell.output, say: count },
+  { name: "Embedding", of: (cell) => cell.embedding, say: count },
 ];
 
 function share(part: bigint, whole: bigint): string {

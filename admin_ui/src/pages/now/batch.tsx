@@ -20,7 +20,16 @@ import {
   useParam,
   wholeList,
 } from "../../kit";
-import { BATCH_POLL_MS, type Batch, BatchProgress, BatchStatus, hasEnded, isLate, rateText } from "../parts/batches";
+import {
+  BATCH_POLL_MS,
+  type Batch,
+  BatchProgress,
+  BatchStatus,
+  failedLines,
+  hasEnded,
+  isLate,
+  rateText,
+} from "../parts/batches";
 import { FileDownload } from "../parts/files";
 import { KeyName, TenantName } from "../parts/names";
 
@@ -68,6 +77,7 @@ function Cancel({ batch }: { batch: Batch }) {
         open={open}
         onClose={() => setOpen(false)}
         title="Cancel this batch?"
+        decline="Keep it running"
         verb="Cancel the batch"
         action={async () => {
           await cancel.mutateAsync(undefined);
@@ -83,7 +93,7 @@ function Cancel({ batch }: { batch: Batch }) {
 function Details({ batch }: { batch: Batch }) {
   const operator = useSession().tenant === null;
   const requests = useMay()("requests:read");
-  const left = batch.lines - batch.succeeded - batch.failed;
+  const ended = hasEnded(batch);
   return (
     <>
       <Section title="Progress">
@@ -91,25 +101,13 @@ function Details({ batch }: { batch: Batch }) {
           facts={[
             ["Lines", <BatchProgress of={batch} wide />],
             ["Succeeded", <Count value={batch.succeeded} />],
-            ["Failed", <Count value={batch.failed} />],
-            ["Left", <Count value={left} />],
-            ["Rate", <span className="num">{rateText(batch)}</span>],
-            [
-              "Expected end",
-              batch.expected_end_at === null ? (
-                "–"
-              ) : (
-                <>
-                  <Time at={batch.expected_end_at} absolute detail="minute" />
-                  {isLate(batch) && " – after the deadline"}
-                </>
-              ),
-            ],
+            ["Failed", <Count value={failedLines(batch)} />],
+            ...(ended ? ([["Not run", <Count value={batch.unrun ?? 0} />]] as const) : unendedFacts(batch)),
             ["Deadline", <Time at={batch.deadline_at} absolute detail="minute" />],
           ]}
         />
       </Section>
-      <Section title="Cost so far">
+      <Section title={ended ? "Cost" : "Cost so far"}>
         <Facts
           facts={[
             ["Cost", <Money picos={batch.cost_picos} currency={batch.currency} />],
@@ -147,11 +145,12 @@ function Details({ batch }: { batch: Batch }) {
             ["Completion window", batch.completion_window],
             ["Created", <Time at={batch.created_at} absolute />],
             ["First line began", <Moment at={batch.in_progress_at} />],
-            ["Cancelled", <Moment at={batch.cancelling_at} />],
+            ["Cancellation requested", <Moment at={batch.cancelling_at} />],
             ["Ended", <Moment at={batch.ended_at} />],
             ["Input file", <FileOf batch={batch} id={batch.input_file_id} name="input" />],
             ["Output file", <FileOf batch={batch} id={batch.output_file_id} name="output" />],
-            ["Error file", <FileOf batch={batch} id={batch.error_file_id} name="errors" />],
+            ["Error file", <FileOf batch={batch} id={batch.error_file_id} name="error" />],
+            ...(batch.metadata === null ? [] : [["Metadata", <Metadata of={batch.metadata} />] as const]),
           ]}
         />
         {operator && <p className="note">Only the tenant's own people and keys can read the contents of its files.</p>}
@@ -160,18 +159,55 @@ function Details({ batch }: { batch: Batch }) {
   );
 }
 
+function unendedFacts(batch: Batch) {
+  return [
+    ["Left", <Count value={batch.lines - batch.succeeded - batch.failed} />],
+    ["Rate", <span className="num">{rateText(batch)}</span>],
+    [
+      "Expected end",
+      batch.expected_end_at === null ? (
+        "–"
+      ) : (
+        <>
+          <Time at={batch.expected_end_at} absolute detail="minute" />
+          {isLate(batch) && " – after the deadline"}
+        </>
+      ),
+    ],
+  ] as const;
+}
+
+/** What the batch's client attached to it; the API shows it only to the tenant's own people. */
+function Metadata({ of: metadata }: { of: Readonly<Record<string, string>> }) {
+  return Object.entries(metadata).map(([name, value]) => (
+    <div key={name}>
+      <code>{name}</code>: {value}
+    </div>
+  ));
+}
+
 function Moment({ at }: { at: number | null }) {
   return at === null ? <>–</> : <Time at={at} absolute />;
 }
 
 function FileOf({ batch, id, name }: { batch: Batch; id: string | null; name: string }) {
   if (id === null) return <>none</>;
-  // The requests of a message batch were in the body of its creation, so the tenant has no input file.
-  const isHidden = batch.deleted || (batch.dialect === "anthropic" && name === "input");
+  // The requests of a message batch were in the body of its creation.
+  if (batch.dialect === "anthropic" && name === "input") return <>none</>;
+  const filename = batch.filenames[id];
+  if (filename === undefined) {
+    return (
+      <>
+        <Id value={id} /> <span className="faint">deleted or expired</span>
+      </>
+    );
+  }
   return (
     <span className="row">
-      <Id value={id} />
-      {!isHidden && <FileDownload id={id} tenant={batch.tenant_id} name={`${batch.id}_${name}.jsonl`} />}
+      <Link to="/files" query={{ search: id }}>
+        {filename}
+      </Link>
+      {!batch.deleted && <FileDownload id={id} tenant={batch.tenant_id} name={`${batch.id}_${name}.jsonl`} />}
     </span>
   );
 }
@@ -189,6 +225,11 @@ const ERRORS: readonly Column<ErrorRow>[] = [
 const PROBLEMS: readonly Column<ProblemRow>[] = [
   { id: "line", header: "Line of the input", end: true, cell: (one) => (one.line === null ? "–" : count(one.line)) },
   { id: "code", header: "Code", cell: (one) => <code>{one.code}</code> },
+  {
+    id: "field",
+    header: "Field",
+    cell: (one) => (one.param === null ? <span className="faint">–</span> : <code>{one.param}</code>),
+  },
   { id: "message", header: "Message", cell: (one) => one.message ?? "Only the tenant can read it" },
 ];
 
@@ -206,13 +247,15 @@ function Errors({ batch }: { batch: Batch }) {
           empty={null}
         />
       )}
-      <DataTable
-        label="Failed lines by code"
-        list={wholeList(errors)}
-        columns={ERRORS}
-        id={(one) => one.code}
-        empty={<EmptyState title="No line failed" />}
-      />
+      {(errors.length > 0 || batch.problems.length === 0) && (
+        <DataTable
+          label="Lines with an error, by code"
+          list={wholeList(errors)}
+          columns={ERRORS}
+          id={(one) => one.code}
+          empty={<EmptyState title="No line has an error" />}
+        />
+      )}
     </>
   );
 }

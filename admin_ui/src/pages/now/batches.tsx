@@ -1,15 +1,14 @@
-// Batches: requests that tenants hand over in a file, with the progress of each batch.
-import { useState } from "react";
-import { useList, useMay, useSession } from "../../api";
+// Batches: requests that tenants submit in a file, with the progress of each batch.
+import { useMay, useSession } from "../../api";
 import { DataTable, EmptyState, LookupFilter, PageHead, SelectFilter, TenantLookup, place, useView } from "../../kit";
-import { BATCH_POLL_MS, BATCH_STATUSES, batchColumns, hasEnded } from "../parts/batches";
+import { BATCH_STATUSES, batchColumns, useBatches } from "../parts/batches";
 
 export default function Batches() {
   return (
     <>
       <PageHead
         title="Batches"
-        note="Requests that tenants hand over in a file, or in the body of a message batch. Their lines run at the batch tier while the engines have idle capacity."
+        note="Requests that tenants submit in a file, or in the body of a message batch. Their lines run at the batch tier while the engines have idle capacity."
       />
       <BatchTable />
     </>
@@ -19,10 +18,7 @@ export default function Batches() {
 function BatchTable() {
   const view = useView({ search: "", sort: "-created_at", status: "", tenant: "" });
   const bound = useSession().tenant !== null;
-  const [running, setRunning] = useState(false);
-  const list = useList("/v1/admin/batches", { query: view.values }, running ? { everyMs: BATCH_POLL_MS } : {});
-  const moving = list.rows.some((one) => !hasEnded(one));
-  if (moving !== running) setRunning(moving);
+  const list = useBatches(view.values);
   const keys = useMay()("keys:read");
   return (
     <DataTable

@@ -80,7 +80,8 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
     title: "Connectors",
     what: "Usage for Stripe and OpenMeter.",
     remedy:
-      "Read why the receiver refused the usage: `laneway connectors list`. Usage is sent again; an amount that is stuck needs `laneway connectors release`.",
+      "Read why the receiver refused the usage: `laneway connectors`. Usage is sent again; an amount that is stuck needs `laneway connectors release`.",
+    to: ["/connectors", "Connectors"],
   },
   exports: {
     title: "Exports",

@@ -43,6 +43,11 @@ const STATUS_WORDS: readonly (readonly [string, string])[] = [
   ["expired", "expired"],
 ];
 const ENDINGS = ["stop", "length", "client_left", "cancelled", "engine_failed", "gateway_dead"];
+/** Values of the filter `batch` that are no id, and their names. */
+const BATCH_LINES = [
+  ["any", "only"],
+  ["none", "without"],
+] as const;
 const BAD_ENDINGS = new Set(["engine_failed", "client_left", "gateway_dead"]);
 
 export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending" | "error"> }) {
@@ -89,6 +94,8 @@ export default function Requests() {
     to: "",
   });
   const { from, to, min_ttft_s, ...narrowed } = view.values;
+  const ofBatches = BATCH_LINES.some(([value]) => value === view.values.batch);
+  const ofOneBatch = !ofBatches && view.values.batch !== "";
   const slowest = min_ttft_s === "" ? undefined : Number(min_ttft_s);
   const list = useList("/v1/admin/requests", {
     query: { ...narrowed, min_ttft_s: slowest, start_time: secondOf(from), end_time: secondOf(to) },
@@ -135,7 +142,13 @@ export default function Requests() {
           onChange={(key_id) => view.set({ key_id })}
         />
       </LookupFilter>
-      <TextFilter label="Batch" view={view} name="batch" />
+      <SelectFilter
+        label="Batch lines"
+        view={view}
+        name="batch"
+        options={[["", "all"], ...BATCH_LINES, ...(ofOneBatch ? [[view.values.batch, "of one batch"] as const] : [])]}
+      />
+      {!ofBatches && <TextFilter label="Batch" view={view} name="batch" />}
       <Moment label="Ended from (UTC)" value={from} onChange={(value) => view.set({ from: value })} />
       <Moment label="Ended until (UTC)" value={to} onChange={(value) => view.set({ to: value })} />
     </>
@@ -146,9 +159,11 @@ export default function Requests() {
         title="Requests"
         note="Running requests first, then ended requests, newest first, with refused and failed ones. Prompts and completions are not stored; this list has their counts, timings and costs."
       />
-      {slowest !== undefined && from === "" && (
+      {(slowest !== undefined || ofBatches) && from === "" && (
         <p className="note table-note">
-          Settled requests of the last 7 days with this time to the first token. Choose “Ended from” for older ones.
+          {slowest === undefined
+            ? "Requests of the last 7 days. Choose “Ended from” for older ones."
+            : "Settled requests of the last 7 days with this time to the first token. Choose “Ended from” for older ones."}
         </p>
       )}
       <DataTable

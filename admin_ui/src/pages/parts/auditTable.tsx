@@ -43,6 +43,7 @@ const COLUMNS: readonly Column<Line>[] = [
     cell: (line) => <Named id={line.actor} name={line.actor_name} />,
     csv: (line) => line.actor_name ?? line.actor,
   },
+  { id: "actor_id", header: "Actor id", hidden: true, cell: () => null, csv: (line) => line.actor },
   {
     id: "changed",
     header: "Changed",
@@ -74,11 +75,28 @@ function Named({ id, name }: { id: string; name: string | null }) {
 const ID = /^[a-z]{3}_[0-9a-f]{32}$/;
 const FEW_FIELDS = 4; // more field names do not fit in a cell; the details have all
 
-/** The fields that differ, in short: "created" if the object did not exist, "removed" if it does not any more. */
+/** The last words of the actions that create and that remove their object. Other actions have lines without the values
+ * before or after too: `session.refuse`, `period.close`. */
+const CREATING = new Set([
+  "add",
+  "begin",
+  "create",
+  "enrol",
+  "make",
+  "publish",
+  "record",
+  "register",
+  "set",
+  "version",
+]);
+const REMOVING = new Set(["delete", "end", "remove", "remove_version"]);
+
+/** The fields that differ, in short: "created" if the action created the object, "removed" if it removed the object. */
 function changedSaid(line: Line): string {
   const names = changes(line).map(([name]) => name);
-  if (names.length > 0 && line.before === null) return "created";
-  if (names.length > 0 && line.after === null) return "removed";
+  const verb = line.action.slice(line.action.lastIndexOf(".") + 1);
+  if (names.length > 0 && line.before === null && CREATING.has(verb)) return "created";
+  if (names.length > 0 && line.after === null && REMOVING.has(verb)) return "removed";
   return names.length <= FEW_FIELDS
     ? names.join(", ")
     : `${names.slice(0, FEW_FIELDS).join(", ")} and ${names.length - FEW_FIELDS} more`;
@@ -130,7 +148,7 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
       csv
       empty={
         <EmptyState title="No changes yet">
-          <p>Every administrative write and every refused sign-in adds a line here.</p>
+          <p>Every administrative write adds a line here; refused sign-ins with an admin key do too, up to a limit.</p>
         </EmptyState>
       }
     />

@@ -6,6 +6,7 @@ import {
   ConfirmDialog,
   DataTable,
   EmptyState,
+  Link,
   LookupFilter,
   SelectFilter,
   ShortId,
@@ -55,7 +56,14 @@ export function FileTable({ of }: { of?: string }) {
     csv: (one) => one.tenant_id,
   };
   const columns: readonly Column<StoredFile>[] = [
-    { id: "name", header: "Name", sort: "filename", cell: (one) => <b>{one.filename}</b>, csv: (one) => one.filename },
+    {
+      id: "name",
+      header: "Name",
+      sort: "filename",
+      cell: (one) => <b className="wrap-anywhere">{one.filename}</b>,
+      csv: (one) => one.filename,
+    },
+
     ...(bound || of !== undefined ? [] : [tenant]),
     { id: "purpose", header: "Purpose", cell: (one) => PURPOSES[one.purpose], csv: (one) => one.purpose },
     {
@@ -80,7 +88,23 @@ export function FileTable({ of }: { of?: string }) {
       cell: (one) => <Time at={one.expires_at} absolute detail="minute" />,
       csv: (one) => iso(one.expires_at),
     },
-    { id: "file", header: "File", wide: true, cell: (one) => <ShortId value={one.id} />, csv: (one) => one.id },
+    {
+      id: "file",
+      header: "File",
+      wide: true,
+      roomy: true,
+      cell: (one) => <ShortId value={one.id} />,
+      csv: (one) => one.id,
+    },
+    {
+      id: "batches",
+      header: "Batches",
+      cell: (one) => (
+        <Link to="/batches" query={{ search: one.id }} aria-label={`Batches of ${one.filename}`}>
+          View
+        </Link>
+      ),
+    },
     {
       id: "actions",
       header: "Actions",
@@ -147,7 +171,7 @@ export function FileTable({ of }: { of?: string }) {
           toast("The file is deleted.");
         }}
       >
-        The tenant can no longer read {deleting?.filename}. A batch that uses the file still ends as it would.
+        The tenant can no longer read {deleting?.filename}. A batch that uses the file is not affected.
       </ConfirmDialog>
     </>
   );

@@ -219,7 +219,7 @@ function useDialog(may: boolean, title: string, form: (close: () => void) => Rea
 
 function Budgets({ of: key, tenant }: { of: Key; tenant: string }) {
   const slug = useNames("tenant", [tenant]).get(tenant) ?? tenant;
-  const { button, dialog } = useDialog(useMay()("money:write"), "New budget", (close) => (
+  const { button, dialog } = useDialog(useMay()("money:write") && key.rotated_to === null, "New budget", (close) => (
     <BudgetForm tenant={slug} key_id={key.id} onDone={close} />
   ));
   return (

@@ -114,7 +114,15 @@ const COLUMNS: readonly Column<Key>[] = [
     csv: (key) => key.project_id,
   },
   { id: "kind", header: "Kind", sort: "kind", cell: (key) => <KindOf of={key} />, csv: (key) => key.role ?? key.kind },
-  { id: "tier", header: "Tier", sort: "tier", wide: true, cell: (key) => <TierOf of={key} />, csv: (key) => key.tier },
+  {
+    id: "tier",
+    header: "Tier",
+    sort: "tier",
+    wide: true,
+    roomy: true,
+    cell: (key) => <TierOf of={key} />,
+    csv: (key) => key.tier,
+  },
   { id: "state", header: "State", cell: (key) => <KeyState of={key} />, csv: (key) => stateOf(key, Date.now() / 1000) },
   {
     id: "used",

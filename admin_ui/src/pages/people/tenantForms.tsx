@@ -1,7 +1,7 @@
 // The forms of tenants and their projects.
 import { NETWORKS_HINT, listOf, textsOf } from "./keyLimits";
 import { type AnswerOf, type RowOf, api, useWrite } from "../../api";
-import { CheckField, Form, TextField, gather, numberOf, toast, useForm } from "../../kit";
+import { CheckField, Form, SelectField, TextField, gather, numberOf, toast, useForm } from "../../kit";
 import { CurrencyField, TierField, ZoneField } from "../parts/pickers";
 
 const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
@@ -19,6 +19,11 @@ const STORE_HINT =
   "Responses of /v1/responses are stored encrypted, so that later turns can continue them. Empty: none is stored, and those stored already can no longer be read.";
 const CHEAPEST_HINT =
   "Where an alias allows it, the cheapest model that can serve a request is chosen, regardless of the weights.";
+const ON_BUDGET = [
+  ["", "The gateways’ setting"],
+  ["wait", "Wait for the budget, until the batch’s window ends"],
+  ["fail", "Fail"],
+] as const;
 const TIER_HINT = "The highest tier that its keys may use.";
 
 export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => void; onCancel: () => void }) {
@@ -100,6 +105,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     cheapest: tenant.cheapest,
     store_days: tenant.store_responses_s === null ? "" : String(tenant.store_responses_s / DAY_S),
     allowed_ips: textsOf(tenant).allowed_ips,
+    on_budget: tenant.on_budget ?? "",
   });
   const change = useTenantChange(tenant.id);
   return (
@@ -120,6 +126,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
           ...numbers,
           cheapest: values.cheapest,
           allowed_ips: listOf(values.allowed_ips),
+          on_budget: values.on_budget === "" ? null : (values.on_budget as "wait" | "fail"),
         });
         toast("Saved.");
         onDone();
@@ -157,6 +164,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
         optional
         hint={STORE_HINT}
       />
+      <SelectField form={form} name="on_budget" label="Batch lines that no budget covers" options={ON_BUDGET} />
       <TextField form={form} name="allowed_ips" label="Addresses" mono optional hint={NETWORKS_HINT} />
     </Form>
   );

@@ -56,7 +56,7 @@ export function TenantOverview({ tenant }: { tenant: Tenant }) {
   );
 }
 
-const SETUP_S = 30 * 86_400; // for so long a new tenant is expected to be set up further
+const SETUP_S = 30 * 86_400; // a new tenant is set up within this time
 
 /** What the tenant lacks, for roles that can add it. */
 function SetupNote({ tenant }: { tenant: Tenant }) {
@@ -281,6 +281,16 @@ function Settings({ tenant }: { tenant: Tenant }) {
             <span className="faint">every address</span>
           ) : (
             <code>{tenant.allowed_ips.join(" ")}</code>
+          ),
+        ],
+        [
+          "Batch lines that no budget covers",
+          tenant.on_budget === null ? (
+            <span className="faint">the gateways’ setting</span>
+          ) : tenant.on_budget === "wait" ? (
+            "wait for the budget"
+          ) : (
+            "fail"
           ),
         ],
         ["Created", <Time at={tenant.created_at} absolute />],

@@ -16,7 +16,7 @@ import {
 } from "../../kit";
 import { BudgetForm } from "../money/budgetForms";
 import { BudgetTable } from "../money/budgetTable";
-import { batchColumns } from "../parts/batches";
+import { batchColumns, useBatches } from "../parts/batches";
 import { AnsweredBy, KeyName } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
 import { type Key, NewKeyForm } from "./keyForms";
@@ -225,7 +225,7 @@ export function TenantRequests({ tenant }: { tenant: Tenant }) {
 
 /** The newest batches; the page of all batches has the filters. */
 export function TenantBatches({ tenant }: { tenant: Tenant }) {
-  const list = useList("/v1/admin/batches", { query: { tenant: tenant.slug } }, { limit: 25 });
+  const list = useBatches({ tenant: tenant.slug }, 25);
   return (
     <DataTable
       label={`Batches of ${tenant.name}`}

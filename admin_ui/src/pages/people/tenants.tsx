@@ -32,10 +32,18 @@ const DAY_S = 86_400;
 /** What a tenant's usage and corrections of the last COST_DAYS UTC days cost; all tenants share one query. */
 function Cost({ of: tenant }: { of: Tenant }) {
   const today = Math.floor(useNow() / DAY_S);
-  const costs = useGet("/v1/organization/costs", {
+  const found = useGet("/v1/organization/costs", {
     query: { start_time: (today - COST_DAYS + 1) * DAY_S, bucket_width: "all", group_by: ["tenant_id"] },
-  }).data;
-  if (costs === undefined) return <span className="faint">…</span>;
+  });
+  const costs = found.data;
+  if (costs === undefined)
+    return found.error === null ? (
+      <span className="faint">…</span>
+    ) : (
+      <span className="faint" title={found.error.message}>
+        not available
+      </span>
+    );
   const own = costs.data.flatMap((bucket) => bucket.results).filter((row) => row.tenant_id === tenant.id);
   // The answer has a bounded number of tenants: a tenant that is not in it may have usage all the same.
   if (own.length === 0 && costs.has_more) return <span className="faint">–</span>;

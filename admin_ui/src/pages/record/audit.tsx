@@ -7,7 +7,7 @@ export default function Audit() {
     <>
       <PageHead
         title="Audit log"
-        note="Every administrative write and every refused sign-in, newest first, with the actor and the values before and after. Days are in UTC."
+        note="Administrative writes and refused sign-ins with an admin key, newest first, with the actor and the values before and after. Days are in UTC."
       />
       <AuditTable />
     </>

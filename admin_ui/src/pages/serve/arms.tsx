@@ -143,7 +143,7 @@ function Arms({
       csvHeader: "Device s per token",
       end: true,
       wide: true,
-      cell: (arm) => <Seconds of={arm.device_s_per_token} />,
+      cell: (arm) => <Micros of={arm.device_s_per_token} />,
       csv: (arm) => arm.device_s_per_token,
     },
     {
@@ -214,6 +214,10 @@ const PER_MILLION_PLACES = 4;
 function perMillionTokens(arm: Arm, picos: Exact): string {
   const tokens = arm.prompt_tokens + arm.completion_tokens;
   return tokens === 0 ? "–" : rounded((exact(picos) * 1_000_000n) / BigInt(tokens), PER_MILLION_PLACES);
+}
+
+function Micros({ of }: { of: number | null }) {
+  return <span className="num">{of == null ? "–" : `${count(Math.round(of * 1e6))} µs`}</span>;
 }
 
 function Seconds({ of }: { of: number | null }) {

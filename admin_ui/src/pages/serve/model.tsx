@@ -48,7 +48,8 @@ import {
   whereSaid,
 } from "./modelParts";
 import { PriceForm } from "./priceForm";
-import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, usePrices } from "./prices";
+import { METERS, METERS_SAID } from "../parts/meters";
+import { type Price, type CurrentPrice, perMillion, usePrices } from "./prices";
 import { QualitySection, formatsOf } from "./quality";
 
 export default function ModelPage() {

@@ -7,6 +7,7 @@ import {
   DataTable,
   EmptyState,
   Form,
+  Loaded,
   Money,
   StatTile,
   TextField,
@@ -48,22 +49,28 @@ function multipliersOf(current: CurrentPrice | undefined): Record<MultiplierFiel
   );
 }
 
-/** `ahead`: the model does not exist yet, so there is nothing to preview. */
-export function PriceForm({
-  model,
-  current,
-  ahead = false,
-  onDone,
-}: {
+interface Props {
   model: string;
   current: readonly CurrentPrice[];
+  /** The model does not exist yet, so there is nothing to preview. */
   ahead?: boolean;
   onDone: () => void;
-}) {
+}
+
+/** Without the tiers there is no form: a price that is sent without multipliers has the multiplier 1 in every tier. */
+export function PriceForm(props: Props) {
+  const found = useGet("/v1/admin/tiers");
+  return (
+    <Loaded of={found} lines={6}>
+      {(answer) => <LoadedForm {...props} tiers={answer.data.map(({ name }) => name)} />}
+    </Loaded>
+  );
+}
+
+function LoadedForm({ model, current, ahead = false, onDone, tiers }: Props & { tiers: readonly string[] }) {
   const first = current[0];
   const plain = first?.now?.tiers[plainTier(first.now)];
   const tenants = useTenants();
-  const tiers = useGet("/v1/admin/tiers").data?.data ?? [];
   const form = useForm<PriceValues>({
     ...multipliersOf(first),
     currency:
@@ -89,7 +96,7 @@ export function PriceForm({
   // The preview is valid only for these values.
   const multipliers = Object.fromEntries(
     tiers
-      .map(({ name }) => [name, (values[fieldOf(name)] ?? "").trim()] as const)
+      .map((name) => [name, (values[fieldOf(name)] ?? "").trim()] as const)
       .filter(([, multiplier]) => multiplier !== ""),
   );
   const asked = JSON.stringify([
@@ -150,7 +157,7 @@ export function PriceForm({
         />
       </div>
       <div className="field-row">
-        {tiers.map(({ name }) => (
+        {tiers.map((name) => (
           <TextField
             key={name}
             form={form}

@@ -5,14 +5,6 @@ import { decimal, exact, picosOf, useNow, fieldError } from "../../kit";
 import { useTenants } from "../parts/names";
 
 export type Price = RowOf<"/v1/admin/prices">;
-export const METERS = ["input", "cached_input", "output", "embedding"] as const;
-export const METERS_SAID: Record<(typeof METERS)[number], string> = {
-  input: "Input",
-  cached_input: "Cached input",
-  output: "Output",
-  embedding: "Embedding",
-};
-
 const MILLION = 1_000_000n;
 
 export function perMillion(picosPerToken: number): string {

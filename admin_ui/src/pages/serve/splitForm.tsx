@@ -1,12 +1,13 @@
 // Splits requests between the served version of an adapter and another one: an alias whose arms are the two versions.
-import { type AnswerOf, api, useWrite } from "../../api";
+import { type AnswerOf, type List, api, useList, useWrite } from "../../api";
 import { Form, Link, TextField, fieldError, gather, numberOf, required, toast, useForm } from "../../kit";
-import { ALIASES, useAliases } from "./aliasParts";
+import { ALIASES, type Alias } from "./aliasParts";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 
 export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; version: number; onDone: () => void }) {
-  const taken = useAliases().map((alias) => alias.name);
+  const aliases = useList("/v1/admin/aliases");
+  const taken = aliases.rows.map((alias) => alias.name);
   const free = [`${adapter.name}-split`, `${adapter.name}-split-${version}`].find((name) => !taken.includes(name));
   const form = useForm({ name: free ?? "", models: "5" });
   const put = useWrite(
@@ -35,7 +36,8 @@ export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; versi
           name: () => required(values.name, "name", "Enter a name: the model name that callers send."),
           part: () => partOf(values.models),
         });
-        if (taken.includes(name))
+        // `rows` may not be loaded, and has the first aliases only: a write would replace an alias that is not in it.
+        if (await aliasExists(aliases, name))
           throw fieldError(
             "name",
             `The alias '${name}' already exists. Edit it on the page Aliases, or enter another name.`,
@@ -65,6 +67,13 @@ export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; versi
       </p>
     </Form>
   );
+}
+
+/** Reads all aliases. Throws an ApiError. */
+async function aliasExists(aliases: List<Alias>, name: string): Promise<boolean> {
+  for await (const rows of aliases.all(new AbortController().signal))
+    if (rows.some((alias) => alias.name === name)) return true;
+  return false;
 }
 
 function partOf(text: string): number {

@@ -27,8 +27,8 @@ class SearchView(msgspec.Struct, frozen=True):
 # Every role reads people; the other kinds are left out for a role that may not read them.
 @get("/search", opt={"route": "/v1/admin/search", "area": "people"})
 async def search(services: Services, by: Actor, q: Text, tenant: TenantFilter = None) -> SearchView:
-    """Tenants, projects, keys, requests, invoices, adapters, models and aliases that `q` finds, for an actor with a
-    tenant only of this tenant. A request is found by its whole id."""
+    """Tenants, projects, keys, requests, invoices, adapters, models, aliases, batches and files that `q` finds, for an
+    actor with a tenant only of this tenant. A request, a batch and a file are found by their whole id."""
     text = q.strip()
     if not text:
         raise InvalidRequest("'q' is blank; it has 1 to 200 characters.", param="q")
