@@ -13,9 +13,6 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.batches import rows
-from gateway.batches.rows import NewBatch
-from gateway.config.batches_settings import BatchesSection
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
 from support.documents import DOCS
@@ -249,27 +246,6 @@ def test_a_line_of_embeddings(client: BatchClient) -> None:
     [row] = usage_of(client.stack, batch["id"])
     assert (row.operation, row.prompt_tokens) == ("embedding", answer["usage"]["prompt_tokens"])
     assert row.cost_picos == row.prompt_tokens * INPUT, "half the price"
-
-
-def test_a_line_of_anthropics_messages(stack: Stack, client: BatchClient) -> None:
-    good = {"model": MODEL, "max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}
-    bodies = {"a": good, "b": good | {"nonsense": 1}}
-    url = "/v1/messages"
-    lines = [{"custom_id": id_, "method": "POST", "url": url, "body": body} for id_, body in bodies.items()]
-    new = NewBatch(
-        tenant_id=stack.tenants["acme"],
-        key_id=stack.key_ids["acme"],
-        endpoint=url,
-        input_file_id=client.upload(lines),
-        window_hours=1,
-    )
-    row = stack.write(lambda c: rows.create_batch(c, new, BatchesSection()))
-    batch = client.finish(row.id)
-    answer = client.outputs(batch)["a"]["response"]["body"]
-    assert (answer["type"], answer["usage"]["output_tokens"]) == ("message", 3)
-    refused = client.errors(batch)["b"]["response"]
-    assert (refused["status_code"], refused["body"]["type"]) == (400, "error")
-    check_charges(stack, row.id, client.outputs(batch))
 
 
 def test_the_documented_calls_run(stack: Stack) -> None:
