@@ -133,7 +133,7 @@ def _split(console: Console, page: Page) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Split").click()
     split = page.get_by_role("table", name="Splits").get_by_role("row", name="made-here-split")
     split.get_by_role("img", name="made-here@1 95 %, made-here@2 5 %").wait_for()
-    nothing = {"object": "list", "data": [], "next_page": None, "has_more": False}
+    nothing: dict[str, Any] = {"object": "list", "data": [], "next_page": None, "has_more": False}
     first_page = re.compile(r"/v1/admin/aliases\?limit=50$")
     page.route(first_page, lambda route: route.fulfill(json=nothing))  # as if the alias were on a later page
     page.get_by_role("button", name="Split requests with version 2").click()

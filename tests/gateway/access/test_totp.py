@@ -100,7 +100,9 @@ def test_wrong_codes_are_limited_whatever_the_address(stack: Stack, key: MadeKey
     right = {code_at(app.secret, stack.read(database_now) // (STEP_S * SECOND) + step) for step in range(-1, 3)}
     wrong = next(f"{number:06}" for number in range(10) if f"{number:06}" not in right)
     assert [attempt(stack, key, wrong) for _ in range(WRONG_MAX)] == [(401, "totp_invalid")] * WRONG_MAX
-    refused = sa.select(audit_log.c.after).where(audit_log.c.actor == key.key.id, audit_log.c.action == "session.refuse")
+    refused = sa.select(audit_log.c.after).where(
+        audit_log.c.actor == key.key.id, audit_log.c.action == "session.refuse"
+    )
     found = stack.read(lambda c: c.execute(refused).scalars().all())
     assert found == [{"reason": "totp_invalid"}], "one line a minute for a key, and none for the request for the code"
     assert attempt(stack, key, app.next_code()) == (429, "rate_limit_exceeded"), "a right one too"
