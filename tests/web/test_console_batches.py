@@ -120,6 +120,17 @@ def test_requests_are_listed_without_lines_of_batches(client: BatchClient, open_
     assert page.get_by_label("Batch lines").input_value() == batch["id"]
 
 
+def test_the_policy_of_budgets_is_a_setting_of_the_tenant(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/tenants/hooli")
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_role("dialog").get_by_label("Batch lines that no budget covers").select_option("fail")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    page.get_by_role("dialog").wait_for(state="detached")
+    assert facts(page, "Batch lines that no budget covers") == "fail"
+    assert console.api("GET", "/v1/admin/tenants/hooli").json()["on_budget"] == "fail"
+    console.api("PATCH", "/v1/admin/tenants/hooli", json={"on_budget": None}).raise_for_status()
+
+
 def test_a_file_is_deleted(client: BatchClient, open_page: Callable[..., Page]) -> None:
     file_id = client.upload(chat_lines(1))
     reader = open_page("/admin/files", role="read_only")

@@ -25,6 +25,7 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     page.get_by_role("tab", name="Prices").click()
     page.expected = [503]  # type: ignore[attr-defined]
     page.route("**/v1/admin/tiers", lambda route: route.fulfill(status=503, body="{}"))
+    page.reload()  # the page has read the tiers already
     page.get_by_role("button", name="Publish a price").click()
     form = page.get_by_role("dialog")
     form.get_by_role("button", name="Try again").wait_for()

@@ -67,6 +67,14 @@ def test_what_was_never_summed_is_not_old(console: Console, open_page: Opens) ->
     page.get_by_text("Ended requests, not rolled up yet").wait_for()
 
 
+def test_costs_that_cannot_be_read_are_named(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/")
+    page.expected = [503]  # type: ignore[attr-defined]
+    page.route("**/v1/organization/costs?*", lambda route: route.fulfill(status=503, body="{}"))
+    page.get_by_role("link", name="Tenants").first.click()
+    page.get_by_role("row").filter(has_text="acme").get_by_text("not available").wait_for()
+
+
 def test_a_missed_target_and_a_long_queue_need_attention(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/")
     page.get_by_text("Nothing needs attention").wait_for()

@@ -12,6 +12,8 @@ import pytest
 from gateway.access import audit_log, keys
 from gateway.access.audit_log import AuditFilter
 from gateway.access.roles import Role
+from gateway.batches.progress_cache import FRESH_S, ProgressCache
+from gateway.batches.rows import BatchRow, read_any_batch
 from support.gateway.batch_client import BatchClient, chat_lines, usage_of
 from support.stack import MODEL, Stack
 
@@ -92,6 +94,31 @@ def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: Ba
     assert found[-1].before == {"status": "in_progress"}
     assert found[-1].after == {"status": "cancelling"}
     assert found[-1].tenant_id == stack.tenants["acme"]
+
+
+def test_progress_is_counted_once_in_some_seconds(stack: Stack, client: BatchClient) -> None:
+    now = [0.0]
+    cache = ProgressCache(lambda: now[0])
+    batch_id = client.create(chat_lines(600, max_tokens=64))
+    client.until(batch_id, completed=1)
+    row = stack.read(lambda c: read_any_batch(c, batch_id))
+    assert row is not None
+
+    def completed(of: BatchRow) -> int:
+        [(progress, _)] = stack.read(lambda c: cache.read(c, [of]))
+        assert progress.row is of
+        return progress.succeeded
+
+    first = completed(row)
+    client.until(batch_id, completed=first + 1)
+    assert completed(row) == first
+    now[0] = FRESH_S
+    assert completed(row) > first
+    client.cancel(batch_id)
+    client.finish(batch_id)
+    ended = stack.read(lambda c: read_any_batch(c, batch_id))
+    assert ended is not None
+    assert completed(ended) == ended.succeeded, "an ended batch is never answered from the cache"
 
 
 def test_only_roles_that_write_batches_cancel_one(stack: Stack, client: BatchClient) -> None:
