@@ -55,7 +55,7 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
     assert sorted(one["request_id"] for one in found) == sorted(row.request_id for row in usage_of(stack, batch["id"]))
     assert {one["batch_id"] for one in found} == {batch["id"]}
     with admin(stack) as operator:
-        asked = {"tenant": "acme", "limit": 100}
+        asked: dict[str, Any] = {"tenant": "acme", "limit": 100}
         with_lines, others, whole = (
             {one["request_id"] for one in operator.get("requests", params=asked | which).json()["data"]}
             for which in ({"batch": "any"}, {"batch": "none"}, {})
