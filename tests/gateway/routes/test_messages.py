@@ -175,7 +175,7 @@ def test_a_text_block_has_no_citations(stack: Stack) -> None:
     ("method", "path", "status", "kind"),
     [
         ("GET", "/v1/messages", 405, "invalid_request_error"),
-        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("POST", "/v1/messages/nothing", 404, "not_found_error"),
         ("POST", "/t/globex/v1/messages", 404, "not_found_error"),
         ("POST", "/v1/messages", 400, "invalid_request_error"),
         ("POST", "/v1/messages/count_tokens", 400, "invalid_request_error"),
