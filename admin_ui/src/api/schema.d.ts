@@ -6287,7 +6287,7 @@ export interface components {
         };
         /**
          * MessageBatchRequest
-         * @description The body of a new batch, as it is described: `gateway.batches.inline_requests` reads it while it arrives.
+         * @description The body of a new batch of messages, which is read while it arrives.
          * @example {
          *       "requests": [
          *         {

@@ -46,7 +46,7 @@ class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MessageBatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a new batch, as it is described: `gateway.batches.inline_requests` reads it while it arrives."""
+    """The body of a new batch of messages, which is read while it arrives."""
 
     requests: list[BatchedMessage]
 
