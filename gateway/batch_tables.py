@@ -1,4 +1,4 @@
-"""Tables of batches: the batches of all tenants, the lines of those that have not ended, and deliveries to webhooks.
+"""Tables of batches: the batches of all tenants, the lines of unended batches, and deliveries to webhooks.
 
 Part of `gateway.tables`, with the same conventions. The leases of workers and the outputs of lines are the ledger's
 (`billing.output_tables`).

@@ -83,7 +83,7 @@ class Bench:
 
 
 def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
-    """Premium and batch; a target that is not given is set to one that the machine meets."""
+    """The tiers premium and batch. A missing target is set to a value that the machine meets."""
     ttft_ms, ttft_per_1k_ms, itl_ms = (1000.0, 1000.0, 500.0) if arguments.cpu else (50.0, 100.0, 40.0)
     premium = Tier(
         name="premium",
@@ -107,7 +107,7 @@ def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
 
 
 def add_tier_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `tiers` reads. A target of 0 is set to one that the machine meets."""
+    """The options that `tiers` reads. A target of 0 is set to a value that the machine meets."""
     parser.add_argument("--premium-floor", type=float, default=0.30)
     parser.add_argument("--ttft-base-ms", type=float, default=0.0, help="premium's target")
     parser.add_argument("--ttft-per-1k-ms", type=float, default=0.0, help="premium's target")

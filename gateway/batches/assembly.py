@@ -37,7 +37,7 @@ class UnrunLine(msgspec.Struct, frozen=True):
 
 
 class RowsChanged(Exception):
-    """The rows of a batch are not those that its assembly was planned for."""
+    """The outputs of a batch have changed since its assembly was planned."""
 
 
 class Assembler:

@@ -91,7 +91,7 @@ class LineScanner:
 
     @property
     def has_failed(self) -> bool:
-        """So many errors or lines were found that the rest of the file need not be read."""
+        """Whether the limit of errors or of lines is reached. The rest of the file is not read then."""
         has_lines = self.requests > self._lines_max or self._blank_lines > BLANK_LINES_MAX
         return has_lines or len(self.errors) >= ERRORS_MAX
 

@@ -219,7 +219,7 @@ def _copy_contents(
     key: TextKey | None,
     say: Callable[[str], None],
 ) -> tuple[list[TenantFile], int]:
-    """Decrypted contents of the tenant's files, and the number of those that cannot be read."""
+    """Decrypted contents of the tenant's files, and the number of unreadable contents."""
     query = sa.select(file_rows.c.id).where(file_rows.c.tenant_id == tenant_id, file_rows.c.deleted_at.is_(None))
     files, unreadable = [], 0
     for file_id in sorted(connection.execute(query).scalars()):

@@ -1611,7 +1611,7 @@ export interface paths {
         };
         /**
          * ListFiles
-         * @description Files of batches, without those that are deleted or expired.
+         * @description Files of batches that are neither deleted nor expired.
          */
         get: operations["V1AdminFilesListFiles"];
         put?: never;

@@ -103,7 +103,7 @@ class FileController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[FileView]:
-        """Files of batches, without those that are deleted or expired."""
+        """Files of batches that are neither deleted nor expired."""
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> ListPage[FileView]:

@@ -104,7 +104,7 @@ export function TargetText({ of: target }: { of: Targets }) {
   );
 }
 
-/** The columns of figures, after those that name a row. */
+/** The columns of figures. They follow the columns that name a row. */
 export function figureColumns<Row extends Figures>(): readonly Column<Row>[] {
   return [
     { id: "verdict", header: "Promise", cell: (row) => <Verdict of={row} /> },
