@@ -1,7 +1,7 @@
 """How many lines one gateway process runs at once: as many as the engines take without a queue at the batch tier.
 
 Each engine reports once a second how many requests wait there in each tier. While no line waits, more lines run; while
-many wait, fewer do. So lines use the capacity that other requests leave, whatever it is, and several gateways share it.
+many wait, fewer do. So lines use the capacity that other requests leave, and several gateways share it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ POLL_S = 1.0
 # of many ends at once would delay the first tokens of other requests.
 BEGIN_EVERY_S = 0.004
 CALLER_S = 10.0  # between two readings of the key of a batch
-BODY_BYTES_MAX = 64 * 1024 * 1024  # of the lines that run, unless one alone has more
+BODY_BYTES_MAX = 64 * 1024 * 1024  # of running lines; one line may have more if it runs alone
 DELETED_GROUPS_MAX = 50  # of rows of ended batches, at each poll
 LINES_READ_AT_ONCE = 256
 LINES_WAITING_MIN = 128  # fewer waiting lines of a queue: more are read

@@ -155,7 +155,7 @@ class Form:
 
 
 async def body_parts(request: Request[Any, Any, Any], bytes_max: int, idle_s: float) -> AsyncIterator[bytes]:
-    """The parts of the body as they arrive, for a body that is never whole in memory. Limits and errors: `Form.read`."""
+    """The parts of the body as they arrive. The body is never whole in memory. Limits and errors: `Form.read`."""
     received, begun_at, more = 0, time.monotonic(), True
     while more:
         body, more = await _next(request, idle_s)
