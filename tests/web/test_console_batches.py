@@ -57,7 +57,7 @@ def test_an_ended_batch_is_listed_and_shown(
     assert {line["custom_id"] for line in found} == {line["custom_id"] for line in lines[1:]}
     assert serious_faults(own) == []
     own.get_by_role("link", name=f"{batch['id']}_output.jsonl", exact=True).click()
-    own.get_by_role("link", name=f"Batches of {batch['id']}_output.jsonl").click()
+    own.get_by_role("link", name=f"View batches of {batch['id']}_output.jsonl").click()
     own.get_by_role("row").filter(has_text="5 / 5").wait_for()
     assert own.get_by_role("row").filter(has_text="completed").count() == 1
 

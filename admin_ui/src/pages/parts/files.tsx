@@ -100,7 +100,7 @@ export function FileTable({ of }: { of?: string }) {
       id: "batches",
       header: "Batches",
       cell: (one) => (
-        <Link to="/batches" query={{ search: one.id }} aria-label={`Batches of ${one.filename}`}>
+        <Link to="/batches" query={{ search: one.id }} aria-label={`View batches of ${one.filename}`}>
           View
         </Link>
       ),
