@@ -31,6 +31,17 @@ def admin(stack: Stack, role: Role = "owner", tenant: str | None = None) -> http
     return httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30)
 
 
+def all_request_ids(operator: httpx.Client, **params: Any) -> set[str]:
+    """Of every page."""
+    ids: set[str] = set()
+    while True:
+        page = operator.get("requests", params=params).json()
+        ids |= {row["request_id"] for row in page["data"]}
+        if not page["next_page"]:
+            return ids
+        params["page"] = page["next_page"]
+
+
 def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, client: BatchClient) -> None:
     lines = chat_lines(8)
     lines[0]["body"]["nonsense"] = 1
@@ -57,10 +68,9 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
     assert sorted(one["request_id"] for one in found) == sorted(row.request_id for row in usage_of(stack, batch["id"]))
     assert {one["batch_id"] for one in found} == {batch["id"]}
     with admin(stack) as operator:
-        asked = {"tenant": "acme", "limit": "100"}
         with_lines, others, whole = (
-            {one["request_id"] for one in operator.get("requests", params=asked | which).json()["data"]}
-            for which in ({"batch": "any"}, {"batch": "none"}, dict[str, str]())
+            all_request_ids(operator, tenant="acme", limit=100, **batch)
+            for batch in ({"batch": "any"}, {"batch": "none"}, dict[str, Any]())
         )
     assert {one["request_id"] for one in found} <= with_lines
     assert others
