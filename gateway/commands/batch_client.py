@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,25 @@ class SubmittedBatch(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True):
     id: str
+
+
+class _Line(msgspec.Struct, frozen=True):
+    url: str
+
+
+def first_endpoint(file: Path) -> str:
+    """The `url` of the first line of an input file. Raises BatchFailed, OSError."""
+    with file.open("rb") as lines:
+        for line in lines:
+            text = line.removeprefix(codecs.BOM_UTF8).strip()
+            if text:
+                break
+        else:
+            raise BatchFailed(f"{file} has no line")
+    try:
+        return msgspec.json.decode(text, type=_Line).url
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BatchFailed(f"The first line of {file} has no endpoint: {error}. Name it with --endpoint.") from None
 
 
 class BatchClient:

@@ -20,7 +20,7 @@ from gateway.admin.jobs.batches import batch_seen, file_seen
 from gateway.admin.writes import tenant_of
 from gateway.batches.endpoints import OPENAI_ENDPOINTS
 from gateway.batches.progress_cache import ProgressCache
-from gateway.commands.batch_client import BatchClient, BatchFailed, SubmittedBatch
+from gateway.commands.batch_client import BatchClient, BatchFailed, SubmittedBatch, first_endpoint
 from gateway.commands.console import (
     Console,
     ask,
@@ -141,7 +141,7 @@ def _shown(row: Mapping[str, Any], names: Mapping[str | None, str]) -> dict[str,
 
 @batches_group.command("submit")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--endpoint", type=click.Choice(OPENAI_ENDPOINTS), required=True, help="Of all lines of FILE.")
+@click.option("--endpoint", type=click.Choice(OPENAI_ENDPOINTS), help="Of all lines. Default: `url` of the first line.")
 @click.option("--window", default="24h", show_default=True, help="Completion window: 1h to 24h.")
 @click.option("--wait", is_flag=True, help="Show the progress until the batch has ended, and download its files.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: FILE with .output.jsonl.")
@@ -153,7 +153,7 @@ def _shown(row: Mapping[str, Any], names: Mapping[str | None, str]) -> dict[str,
 def submit_command(
     context: click.Context,
     file: Path,
-    endpoint: str,
+    endpoint: str | None,
     window: str,
     wait: bool,
     output: Path | None,
@@ -168,7 +168,7 @@ def submit_command(
     """
     try:
         with BatchClient(url, key) as client:
-            batch = client.create_batch(file, endpoint, window)
+            batch = client.create_batch(file, endpoint or first_endpoint(file), window)
             click.echo(f"{batch.id} was created", err=True)
             if wait:
                 batch = _follow(client, batch)
@@ -176,7 +176,11 @@ def submit_command(
                 client.download(batch.error_file_id, errors or file.with_suffix(".errors.jsonl"))
     except (BatchFailed, OSError) as error:
         fail(str(error))
-    show_row(msgspec.to_builtins(batch), as_json=as_json)
+    shown = msgspec.to_builtins(batch)
+    if not as_json:
+        counts = shown.pop("request_counts")
+        shown |= {"lines": counts["total"], "succeeded": counts["completed"], "failed": counts["failed"]}
+    show_row(shown, as_json=as_json)
     if wait and not batch.is_complete:
         context.exit(EXIT_UNCOMPLETED)
 

@@ -228,6 +228,9 @@ class StateApplier:
         subject = wanted.model or wanted.adapter or ""
         found = prices.listing(self._connection, subject_kind=kind, subject=subject)
         before = prices.in_force(found, wanted.currency, database_now(self._connection))
+        name = f"{subject} in {wanted.currency}, for a million tokens"
+        with _named("price of", name):
+            _check_left_out(wanted, before)
 
         def write() -> PriceVersion:
             cached = wanted.input if wanted.cached_input is None else wanted.cached_input
@@ -242,7 +245,6 @@ class StateApplier:
                 ),
             )  # fmt: skip
 
-        name = f"{subject} in {wanted.currency}, for a million tokens"
         with _named("price of", name):
             self._written("price of", name, before, write, _price_fields)
 
@@ -386,6 +388,18 @@ def _budget_fields(budget: Budget, currency: str) -> Fields:
     money = budget.unit == "money"
     limit = format_picos(budget.limit_amount, currency) if money else f"{budget.limit_amount} tokens"
     return {"limit": limit, "kind": budget.kind, "thresholds": list(budget.thresholds)}
+
+
+def _check_left_out(wanted: WantedPrice, before: PriceVersion | None) -> None:
+    """A price version is published whole, with defaults for the fields that a file leaves out. Raises InvalidValue if a
+    default would replace a price that is in force and differs from it."""
+    tiers = [] if before is None else list(before.tiers.values())
+    if wanted.cached_input is None and any(unit.cached_input != unit.input for unit in tiers):
+        raise InvalidValue("the price in force has its own cached_input: write cached_input", "prices")
+    if wanted.embedding is None and any(unit.embedding != unit.input for unit in tiers):
+        raise InvalidValue("the price in force has its own price of embeddings: write embedding", "prices")
+    if not wanted.multipliers and any(unit != tiers[0] for unit in tiers):
+        raise InvalidValue("the prices in force differ between tiers: write multipliers", "prices")
 
 
 def _price_fields(version: PriceVersion) -> Fields:

@@ -95,6 +95,27 @@ def test_apply(laneway: Laneway, audit_lines: Callable[[], int]) -> None:
     assert "~ tenant acme\n    name: Acme → Acme & Co\n" in laneway.text("apply", "-f", file)
 
 
+@pytest.mark.parametrize(
+    ("left_out", "reason"),
+    [
+        ("cached_input: 0.05, ", "the price in force has its own cached_input: write cached_input"),
+        ("embedding: 0.02, ", "the price in force has its own price of embeddings: write embedding"),
+        (", multipliers: {batch: '0.5'}", "the prices in force differ between tiers: write multipliers"),
+    ],
+)
+def test_a_price_in_force_is_not_replaced_by_a_default(laneway: Laneway, left_out: str, reason: str) -> None:
+    price = (
+        f"cached_input: 0.05, embedding: 0.02, model: {MODEL}, input: 0.1, output: 0.4, multipliers: {{batch: '0.5'}}"
+    )
+    laneway.text("apply", "-f", written(laneway, f"prices: [{{{price}}}]"))
+    listed = laneway.json("prices", "list")
+    without = written(laneway, f"prices: [{{{price.replace(left_out, '')}}}]")
+    refused = laneway("apply", "-f", without)
+    assert (refused.exit_code, reason in refused.stderr) == (1, True), refused.output
+    assert laneway.json("prices", "list") == listed
+    assert laneway.text("apply", "-f", written(laneway, f"prices: [{{{price}}}]")).startswith("no change")
+
+
 def test_prune_ends_what_the_file_does_not_name(laneway: Laneway) -> None:
     laneway.text("apply", "-f", written(laneway, STATE))
     file = written(laneway, "tenants: [{slug: acme, budgets: [], projects: [], keys: []}]\naliases: []\n")

@@ -23,7 +23,7 @@ def laneway(stack: Stack, tmp_path: Path) -> Laneway:
 
 def submit(stack: Stack, *arguments: str, secret: str = "") -> Result:
     environ = {"LANEWAY_URL": stack.url, "LANEWAY_KEY": secret or stack.keys["acme"]}
-    return CliRunner().invoke(main, ["batches", "submit", "--endpoint", CHAT, *arguments], env=environ)
+    return CliRunner().invoke(main, ["batches", "submit", *arguments], env=environ)
 
 
 def test_a_client_submits_a_file_and_waits_for_its_outputs(stack: Stack, laneway: Laneway, tmp_path: Path) -> None:
@@ -39,8 +39,9 @@ def test_a_client_submits_a_file_and_waits_for_its_outputs(stack: Stack, laneway
     assert not (tmp_path / "in.errors.jsonl").exists()
     lines[0]["body"]["nonsense"] = 1
     file.write_text("\n".join(map(json.dumps, lines)))
-    failed = submit(stack, str(file), "--wait", "--errors", str(tmp_path / "e.jsonl"))
+    failed = submit(stack, str(file), "--wait", "--errors", str(tmp_path / "e.jsonl"), "--endpoint", CHAT)
     assert failed.exit_code == 1, failed.output
+    assert dict(line.split() for line in failed.stdout.splitlines() if " " in line)["succeeded"] == "11"
     assert "unknown_parameter" in (tmp_path / "e.jsonl").read_text()
     refused = submit(stack, str(file), secret="lw_live_wrong")
     assert refused.exit_code == 2
@@ -75,6 +76,17 @@ def test_an_operator_cancels_a_batch_and_deletes_a_file(stack: Stack, laneway: L
     for object_id, action in ((batch_id, "batch.cancel"), (file_id, "file.delete")):
         found = stack.read(lambda c, one=object_id: audit_log.listing(c, AuditFilter(object_id=one)))
         assert [(line.actor, line.action) for line in found] == [(audit_log.host_actor(), action)]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"\n\n", "has no line"), (b"[1]\n", "has no endpoint"), (b"\xff\xfe{", "has no endpoint")],
+)
+def test_a_file_without_an_endpoint_is_refused_before_the_upload(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(content)
+    done = CliRunner().invoke(main, ["batches", "submit", str(file), "--url", "http://127.0.0.1:9", "--key", "k"])
+    assert (done.exit_code, reason in done.stderr) == (2, True), done.output
 
 
 def test_a_gateway_that_does_not_answer_is_named(tmp_path: Path) -> None:
