@@ -13,7 +13,7 @@ from typing import Any
 
 from litestar import Request
 from litestar.enums import ScopeType
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from billing.database import DatabaseUnavailable
@@ -22,6 +22,7 @@ from gateway import errors
 from gateway.api.dialects import anthropic_error, speaks_anthropic
 from gateway.api.endpoints import method_not_allowed, not_found
 from gateway.api.unknown_fields import header_value
+from gateway.http.parameter_faults import parameter_refusal
 from gateway.limits.body_memory import HeldBody
 from gateway.limits.client_pace import ClientPace
 from gateway.limits.turn_pace import RequestPace
@@ -104,7 +105,7 @@ class Front:
         try:
             await self._inner(scope, receive, send)
         except Exception as error:  # any other error is counted, logged and answered with 500
-            refusal = self._as_api_error(error, line, scope["path"])
+            refusal = self._as_api_error(error, line, scope)
             if line.record.status:  # the answer has begun: only the connection can be closed
                 if refusal.status >= 500:
                     note_error(line, refusal)
@@ -116,14 +117,16 @@ class Front:
             # cycles the garbage collector stops the event loop for 100 ms.
             error.__traceback__ = refusal.__traceback__ = None
 
-    def _as_api_error(self, error: Exception, line: RequestLine, path: str) -> errors.ApiError:
+    def _as_api_error(self, error: Exception, line: RequestLine, scope: Scope) -> errors.ApiError:
         match error:
             case errors.ApiError():
                 return error
             case DatabaseUnavailable():
                 return errors.DatabaseDown("The database is unavailable. Try again in a moment.")
+            case ValidationException():
+                return parameter_refusal(error, scope.get("route_handler"))
             case HTTPException():
-                return _framework_refusal(error, path)
+                return _framework_refusal(error, scope["path"])
         self._metrics.errors.inc()
         _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
         return errors.InternalError()

@@ -22,6 +22,9 @@ from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from gateway import errors
 from gateway.access.keys import KeyRefused
 from gateway.admin.refusals import REFUSALS, ActorKeyEnded, BatchEnded, NotPermitted
+from gateway.http.parameter_faults import parameter_refusal
+
+BODY_PARAMETER = "data"  # of each route's function: its body
 
 # The first class that a refusal is an instance of decides.
 ERRORS: dict[type[Exception], type[errors.ApiError]] = {
@@ -57,15 +60,17 @@ def _raise_unauthorized(request: Request[Any, Any, Any], refusal: Exception) -> 
 def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
     """The first field that is wrong, and in a body all of them."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
-    param = first.get("key") if isinstance(first, dict) else None
-    message = first.get("message") if isinstance(first, dict) else None
     body = request.route_handler.parsed_data_field
-    if isinstance(message, str) and message.startswith(WRONG_WORD) and param is not None and body is not None:
+    if body is None or not isinstance(first, dict) or first.get("source") != "body":
+        raise parameter_refusal(error, request.route_handler) from error
+    faults = field_faults(request.state.get("admin_body"), body.annotation)
+    param, message = first.get("key"), str(first.get("message") or error.detail)
+    if param == BODY_PARAMETER and faults:  # the framework does not name an unknown or a missing field
+        param, message = faults[0].param, faults[0].message
+    elif message.startswith(WRONG_WORD) and param is not None:
         message += name_allowed_words(body.annotation, str(param))
-    answer = errors.InvalidRequest(message or error.detail, param=param)
-    if body is not None and isinstance(first, dict) and first.get("source") == "body":
-        found = field_faults(request.state.get("admin_body"), body.annotation)
-        answer.all_fields = found if len(found) > 1 else []
+    answer = errors.InvalidRequest(message, param=param)
+    answer.all_fields = faults if len(faults) > 1 else []
     raise answer from error
 
 

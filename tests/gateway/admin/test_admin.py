@@ -232,8 +232,8 @@ def test_the_search_finds_each_kind(operator: Operator) -> None:
 
 
 BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
-    "unknown field": (400, "POST", "tenants", {"slug": "x", "tier": "batch", "colour": 1}, None),
-    "missing field": (400, "POST", "tenants", {"slug": "x"}, None),
+    "unknown field": (400, "POST", "tenants", {"slug": "x", "tier": "batch", "colour": 1}, "colour"),
+    "missing field": (400, "POST", "tenants", {"slug": "x"}, "tier"),
     "wrong type": (400, "POST", "tenants", {"slug": 1, "tier": "batch"}, "slug"),
     "no object": (400, "POST", "tenants", [], None),
     "no body": (400, "POST", "tenants", None, None),
@@ -382,6 +382,25 @@ def test_a_bad_parameter_is_refused(
     error = operator.refused(400, "GET", path, **parameters)
     if param is not None:
         assert error["param"] == param
+
+
+def test_a_refused_parameter_has_its_limit_or_its_words(operator: Operator, stack: Stack) -> None:
+    refused = operator.refused(400, "GET", "batches", status="foo")
+    assert refused["message"].endswith("cancelling, cancelled, expired or failed"), refused
+    assert refused["param"] == "status"
+    assert operator.refused(400, "GET", "tenants", limit=501)["message"] == "limit: Expected `int` <= 500"
+    headers = stack.headers("acme")
+    for path, param, limit in (
+        ("/v1/files?purpose=user_data", "purpose", "must be"),
+        ("/v1/batches?limit=1000", "limit", "<= 100"),
+        ("/v1/messages/batches?limit=5000", "limit", "<= 1000"),
+    ):
+        answer = httpx.get(stack.url + path, headers=headers)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["message"].startswith(f"{param}: "), error
+        assert limit in error["message"]
+        assert error.get("param", param) == param  # Anthropic's errors have no param
 
 
 @pytest.mark.parametrize(
