@@ -120,6 +120,13 @@ class HealthChecks:
         # The next report waits for a check that still runs, and does not start it a second time.
         self._running: dict[str, asyncio.Task[Finding]] = {}
         self._status_since: dict[str, tuple[Status, int]] = {}
+        self._newest: HealthReport | None = None
+
+    async def recent_report(self, age_s_max: float) -> HealthReport:
+        """The newest report, or a new report if the newest is older than `age_s_max` seconds."""
+        if self._newest is None or time.time() - self._newest.at > age_s_max:
+            return await self.report()
+        return self._newest
 
     async def report(self) -> HealthReport:
         """Check all parts. Takes little more than CHECK_S_MAX even if a check hangs."""
@@ -130,7 +137,9 @@ class HealthChecks:
             if name not in self._status_since or self._status_since[name][0] != status:
                 self._status_since[name] = status, now
             items.append(HealthItem(name=name, status=status, since=self._status_since[name][1], detail=detail))
-        return HealthReport(status=max((item.status for item in items), key=RANK.__getitem__), at=now, data=items)
+        worst = max((item.status for item in items), key=RANK.__getitem__)
+        self._newest = HealthReport(status=worst, at=now, data=items)
+        return self._newest
 
     async def _check(self, name: str) -> Finding:
         task = self._running.get(name)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from billing import tables
 from billing.books import reports
 from billing.books.reports import ReportFilter
 from billing.clock import DAY, SECOND
@@ -89,6 +90,19 @@ def error_rates(
         data=[_bucket(at, at + step, settled.get(at, 0), errors.get(at, {})) for at in range(start, end, step)],
         total=_bucket(start, end, sum(settled.values()), summed),
     )
+
+
+def rolled_up_rates(connection: sa.Connection, hour: int, tenant_id: str | None) -> RateBucket:
+    """The bucket of one past hour. `settled` is read from the roll-ups alone, so requests that are not folded yet are
+    left out."""
+    step = WIDTHS["1h"]
+    hours = tables.usage_hours.c
+    query = sa.select(sa.func.coalesce(sa.func.sum(hours.requests), 0)).where(hours.hour == hour)
+    if tenant_id is not None:
+        query = query.where(hours.tenant_id == tenant_id)
+    settled = int(connection.execute(query).scalar_one())
+    errors = _errors_by_bucket(connection, hour, hour + step, step, tenant_id, None)
+    return _bucket(hour, hour + step, settled, errors.get(hour, {}))
 
 
 def _errors_by_bucket(

@@ -25,6 +25,7 @@ from billing.database import Database
 from billing.proofs import reconcile
 from gateway.access.keys import first_keys
 from gateway.tables import keys, problem_deliveries, problem_events
+from gateway.views.error_rates import rolled_up_rates
 
 FRESH_S = 1.0
 TENANTS_MAX = 1000  # cached overviews; one more drops the oldest
@@ -33,6 +34,9 @@ SOON_S = 3 * 24 * 3600  # a budget that runs out within this time needs attentio
 KEYS_EXPIRE_S = 7 * 24 * 3600
 RECENT = DAY  # failures of this time need attention
 SLA_LINK = "/admin/sla"
+ERRORS_LINK = "/admin/requests?outcome="
+# Refused and failed requests of the last whole hour need attention from this share of all requests, and this number.
+REFUSED_SHARE, FAILED_SHARE, ERRORS_MIN = 0.05, 0.01, 20
 _hours = tables.usage_hours
 
 
@@ -61,7 +65,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal[
         "engine", "models", "database", "lease", "journal", "tiers", "queue", "books", "budget", "exports", "webhooks",
-        "keys",
+        "keys", "refusals", "failures", "redis", "gateways", "workers", "disk", "certificates", "drain", "connectors",
+        "traces",
     ]  # fmt: skip
     severity: Literal["warning", "critical"]
     message: str
@@ -128,7 +133,7 @@ def read_overview(connection: sa.Connection, tenant_id: str | None) -> Overview:
     attention = [] if tenant_id is not None else _of_the_books(connection)
     attention += _of_budgets(spend, now) + _of_failures(connection, tenant_id, now)
     attention += _of_keys(connection, tenant_id, now)
-    attention += _of_promises(connection, tenant_id, now)
+    attention += _of_promises(connection, tenant_id, now) + _of_errors(connection, tenant_id, now)
     return Overview(
         at=now // SECOND,
         spend=spend,
@@ -301,6 +306,23 @@ def _of_promises(connection: sa.Connection, tenant_id: str | None, now: int) -> 
             link = f"{SLA_LINK}?tier={quote(tier, '')}"
             found.append(Attention(kind="tiers", severity="warning", message=message, link=link))
     return found
+
+
+def _of_errors(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
+    """The requests of the last whole hour that were refused or failed."""
+    rates = rolled_up_rates(connection, now - now % HOUR - HOUR, tenant_id)
+    found = []
+    for kind, outcome, count, share in (
+        ("refusals", "refused", rates.refused, REFUSED_SHARE),
+        ("failures", "failed", rates.failed, FAILED_SHARE),
+    ):
+        if count >= ERRORS_MIN and count >= share * rates.requests:
+            code = next(one.code for one in rates.errors if one.outcome == outcome)
+            verb = "were refused" if outcome == "refused" else "failed"
+            whole = _counted(rates.requests, "request")
+            message = f"{count} of {whole} of the last whole hour {verb}, most often with {code}."
+            found.append({"kind": kind, "severity": "warning", "message": message, "link": ERRORS_LINK + outcome})
+    return msgspec.convert(found, list[Attention])
 
 
 def _counted(count: int, noun: str, plural: str = "") -> str:

@@ -13,6 +13,7 @@ from engine.protocol.frames import Snapshot
 from gateway.admin.writes import Actor
 from gateway.engines.engine import EngineUnavailable
 from gateway.services import Services
+from gateway.upkeep.health_checks import HealthReport
 from gateway.views import tier_attention
 from gateway.views.engines import EngineCounts, count_engines, describe_unready
 from gateway.views.overview import Attention, Overview
@@ -21,6 +22,12 @@ HEALTH = "/admin/health"
 MODELS = "/admin/models"
 ENGINES = "/admin/engines"
 SNAPSHOT_S_MAX = 1.0  # the page does not wait longer for the engine
+HEALTH_AGE_S_MAX = 10.0  # of the report whose faults need attention
+# Parts of the health report that need attention when they are not sound. The other parts have items of their own.
+ATTENTION_PARTS = frozenset(
+    {"redis", "gateways", "workers", "disk", "certificates", "drain", "connectors", "traces"}
+)  # fmt: skip
+CRITICAL_PARTS = frozenset({"disk", "certificates"})  # when they are down, requests are refused
 
 
 class OverviewView(Overview, frozen=True, kw_only=True):
@@ -37,12 +44,14 @@ async def overview(services: Services, by: Actor) -> OverviewView:
     for an actor with a tenant, of this tenant only. `run_out_at` is what is left divided by the average rate of the
     last seven days' roll-ups, and null if that lies beyond the budget's window. A tier needs attention if fewer than 99
     % of its requests of the last hour had their first token within their target, or if a request has waited in the
-    engine's queue for longer than its target."""
+    engine's queue for longer than its target. Refusals need attention if at least 5 % of the requests of the last whole
+    hour were refused, failures if at least 1 % failed."""
     found = await services.overviews.get(by.tenant_id)
     problems = services.readiness.problems()
     attention = list(found.attention)
     if by.tenant_id is None:
-        attention = [*_problem_attention(services, problems), *await _tier_attention(services), *attention]
+        parts = health_attention(await services.health.recent_report(HEALTH_AGE_S_MAX))
+        attention = [*_problem_attention(services, problems), *parts, *await _tier_attention(services), *attention]
     critical = any(one.severity == "critical" and one.kind != "budget" for one in attention)
     fields = {name: getattr(found, name) for name in Overview.__struct_fields__}
     status: Literal["ok", "degraded", "down"] = "down" if problems else "degraded" if critical else "ok"
@@ -68,6 +77,17 @@ async def _tier_attention(services: Services) -> list[Attention]:
         elif not isinstance(snapshot, EngineUnavailable | TimeoutError):  # these are a problem of their own
             raise snapshot
     return [*queues, *found]
+
+
+def health_attention(report: HealthReport) -> list[Attention]:
+    """The parts of ATTENTION_PARTS that the gateway finds degraded or down."""
+    found = []
+    for item in report.data:
+        if item.name in ATTENTION_PARTS and item.status != "ok":
+            severity = "critical" if item.status == "down" and item.name in CRITICAL_PARTS else "warning"
+            message = f"{item.name.capitalize()}: {item.detail}."
+            found.append({"kind": item.name, "severity": severity, "message": message, "link": HEALTH})
+    return msgspec.convert(found, list[Attention])
 
 
 def _problem_attention(services: Services, problems: dict[str, str]) -> list[Attention]:

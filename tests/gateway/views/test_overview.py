@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,10 @@ from billing.database import Database
 from gateway import tables as tables_of_keys
 from gateway.access import keys
 from gateway.config.settings import TierSection
+from gateway.error_tables import request_error_counts
 from gateway.generation.first_tokens import FirstTokenSummary
+from gateway.routes.admin.overview import health_attention
+from gateway.upkeep.health_checks import HealthItem, HealthReport
 from gateway.views import overview, tier_attention
 from gateway.views.overview import SPEND_MAX, Overviews
 from support.gateway.session_client import Browser
@@ -145,6 +150,56 @@ def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) ->
     first = "4 requests of 4 had no first token within the target"
     assert [one.message for one in own if one.kind == "tiers"] == [f"{kept}{first}, and {between}."]
     assert {one.link for one in own if one.kind == "tiers"} == {"/admin/sla?tier=premium"}
+
+
+def test_refused_and_failed_requests_of_the_last_whole_hour(database: Database) -> None:
+    def fill(connection: sa.Connection) -> str:
+        hour = database_now(connection) // HOUR * HOUR - HOUR
+        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        connection.execute(sa.insert(tables.usage_hours).values(hour_row(tenant, hour, 5) | {"requests": 300}))
+        for quarter, outcome, code, count in (
+            (hour, "refused", "rate_limit_exceeded", 15),
+            (hour + HOUR // 2, "refused", "rate_limit_exceeded", 10),
+            (hour, "refused", "model_not_found", 5),
+            (hour, "failed", "server_error", 19),
+            (hour + HOUR, "failed", "server_error", 1),
+        ):
+            row = {"quarter": quarter, "tenant_id": tenant, "key_id": "k", "outcome": outcome, "code": code}
+            connection.execute(
+                sa.insert(request_error_counts).values(row | {"gateway_id": "g", "requests": count, "settled": 0})
+            )
+        return tenant
+
+    tenant_id = database.write_sync(fill)
+    for scope in (None, tenant_id):
+        found = database.read_sync(lambda c, t=scope: overview.read_overview(c, t)).attention
+        errors = [
+            (one.kind, one.severity, one.message, one.link) for one in found if one.kind in ("refusals", "failures")
+        ]
+        message = "30 of 349 requests of the last whole hour were refused, most often with rate_limit_exceeded."
+        assert errors == [("refusals", "warning", message, "/admin/requests?outcome=refused")]
+
+
+def test_faults_of_the_health_report_need_attention() -> None:
+    def item(name: str, status: Any) -> HealthItem:
+        return HealthItem(name=name, status=status, since=0, detail=f"the {name} is {status}")
+
+    parts = [item("disk", "down"), item("certificates", "degraded"), item("drain", "ok"), item("books", "down")]
+    found = health_attention(HealthReport(status="down", at=0, data=parts))
+    assert [(one.kind, one.severity, one.message, one.link) for one in found] == [
+        ("disk", "critical", "Disk: the disk is down.", "/admin/health"),
+        ("certificates", "warning", "Certificates: the certificates is degraded.", "/admin/health"),
+    ]
+
+
+def test_a_disk_that_fills_needs_attention(make_stack: Callable[..., Stack], tmp_path: Path) -> None:
+    least = int(shutil.disk_usage(tmp_path).free / 1.5)  # a disk with less than twice this is degraded
+    stack = make_stack(toml=f"[journal]\ndisk_free_min_bytes = {least}\n")
+    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    browser = Browser(stack.url)
+    browser.headers["Authorization"] = f"Bearer {owner.secret}"
+    found = browser.get("/v1/admin/overview").json()["attention"]
+    assert [one["severity"] for one in found if one["kind"] == "disk"] == ["warning"], found
 
 
 def test_a_budget_without_use_is_a_budget(database: Database) -> None:
