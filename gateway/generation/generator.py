@@ -16,6 +16,7 @@ from gateway import errors
 from gateway.access.callers import Caller, Callers, TenantName
 from gateway.api.bodies import ParsedBody
 from gateway.api.generation_request import GenerationRequest
+from gateway.api.pooling.vectors import PooledVectors
 from gateway.catalog.registry import ModelTarget
 from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import AdapterFailed, EngineUnavailable, TokenStream
@@ -158,7 +159,11 @@ class Generator:
             service_tier=self._tiers.service_tier(tier),
             admission=admission,
             line=line,
-            answer=Answer(plan.texts, stream=asked.stream or asked.background),
+            answer=Answer(
+                plan.texts,
+                stream=asked.stream or asked.background,
+                pooled=None if asked.embedding is None else PooledVectors(asked.embedding),
+            ),
             first=first,
             line_run=line_run,
             reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
