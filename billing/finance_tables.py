@@ -94,6 +94,7 @@ connectors = sa.Table(
 
 # Tokens of a tenant's hour and meter for one connector. `sending` is set, with the next `part`, before an event is
 # sent, and moves to `sent` when the receiver has it: a repeated event has the same identifier and the same amount.
+# A row of hour 0 has the sum of the old hours that retention deleted.
 connector_hours = sa.Table(
     "connector_hours",
     metadata,
@@ -113,3 +114,5 @@ connector_hours = sa.Table(
 )
 OPEN_HOURS = connector_hours.c.sent < connector_hours.c.recorded
 sa.Index("ix_connector_hours_open", connector_hours.c.hour, sqlite_where=OPEN_HOURS, postgresql_where=OPEN_HOURS)
+SENT_HOURS = connector_hours.c.sent == connector_hours.c.recorded
+sa.Index("ix_connector_hours_sent", connector_hours.c.hour, sqlite_where=SENT_HOURS, postgresql_where=SENT_HOURS)

@@ -60,6 +60,8 @@ batches = sa.Table(
 sa.Index("ix_batches_tenant_id", batches.c.tenant_id, batches.c.created_at, batches.c.id)
 BATCH_UNENDED = sa.text("ended_at IS NULL")
 sa.Index("ix_batches_unended", batches.c.deadline_at, sqlite_where=BATCH_UNENDED, postgresql_where=BATCH_UNENDED)
+BATCH_ENDED = sa.text("ended_at IS NOT NULL")  # read by rows.delete_old_batches
+sa.Index("ix_batches_ended", batches.c.ended_at, sqlite_where=BATCH_ENDED, postgresql_where=BATCH_ENDED)
 _IDEMPOTENT = sa.text("idempotency_key IS NOT NULL")
 sa.Index(
     "uq_batches_idempotency_key",

@@ -464,6 +464,14 @@ class InternalError(ApiError):
         )
 
 
+class OutputUnreadable(ApiError):
+    """The output of a line of a batch cannot be decrypted. The message says whether the line was charged."""
+
+    status = 500
+    type = "server_error"
+    code = "output_unreadable"
+
+
 class OtherStatus(ApiError):
     """A status that the web framework chose, in the shape of all other errors."""
 

@@ -19,6 +19,7 @@ class Metrics:
         self._build_requests(registry)
         self._build_tokens_and_ledger(registry)
         self._build_books(registry)
+        self._build_sign_ins(registry)
         self._build_resources(registry)
         self._build_process(registry)
         self._build_traces(registry)
@@ -95,6 +96,14 @@ class Metrics:
         self.journal_bytes_max = Gauge("laneway_journal_bytes_max", "The size of the journal's file", registry=registry)
         self.journal_age = Gauge(
             "laneway_journal_age_seconds", "How long endings have been waiting in the journal", registry=registry
+        )
+
+    def _build_sign_ins(self, registry: CollectorRegistry) -> None:
+        self.person_sign_ins_refused = Counter(
+            "laneway_person_sign_ins_refused",
+            "Refused sign-ins of people at the provider; not_signed: without an ID token that it has signed",
+            ["reason"],
+            registry=registry,
         )
 
     def _build_books(self, registry: CollectorRegistry) -> None:

@@ -9,6 +9,7 @@ after its hour was sent is the hour's next part. This module knows no HTTP.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -21,13 +22,15 @@ from billing.books import rollups
 from billing.books.rollups import HOUR
 from billing.clock import SECOND, Clock, database_now
 from billing.errors import RowNotFound
-from billing.finance_tables import OPEN_HOURS, billing_profiles, connector_hours, connectors
+from billing.finance_tables import OPEN_HOURS, SENT_HOURS, billing_profiles, connector_hours, connectors
 
 COLLECT_MAX = 50_000  # usage rows in one transaction
 ALL_TENANTS: Collection[str] | None = None
 
 _usage = tables.usage
 _hours = connector_hours.c
+TOTAL_HOUR = 0  # of the rows that have the sums of deleted hours
+KEYS_AT_ONCE = 100  # of rows that one statement deletes
 
 
 class PushEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +212,30 @@ def release(connection: sa.Connection, name: str) -> int:
     stuck = sa.and_(_hours.connector == name, _hours.stuck.is_not(None))
     free = sa.update(connector_hours).where(stuck).values(stuck=None, unsure_since=None, next_attempt_at=0)
     return connection.execute(free).rowcount
+
+
+def fold_old_hours(connection: sa.Connection, before: int, limit: int) -> int:
+    """Replace at most `limit` hours that began before a moment and were sent by their sums, in rows of TOTAL_HOUR, so
+    that the proof of the recorded tokens still has them. Returns their number."""
+    connection.execute(sa.select(connectors.c.name).order_by(connectors.c.name).with_for_update())
+    old = sa.and_(SENT_HOURS, _hours.sending.is_(None), _hours.hour > TOTAL_HOUR, _hours.hour < before)
+    key = (_hours.connector, _hours.tenant_id, _hours.meter, _hours.hour)
+    query = sa.select(*key, _hours.recorded).where(old).order_by(_hours.hour).limit(limit)
+    rows = connection.execute(query.with_for_update(skip_locked=True)).all()
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        sums[row.connector, row.tenant_id, row.meter] += row.recorded
+    for at in range(0, len(rows), KEYS_AT_ONCE):
+        some = [tuple(row[:4]) for row in rows[at : at + KEYS_AT_ONCE]]
+        connection.execute(sa.delete(connector_hours).where(sa.tuple_(*key).in_(some)))
+    for (name, tenant_id, meter), tokens in sorted(sums.items()):
+        total = {"connector": name, "tenant_id": tenant_id, "meter": meter, "hour": TOTAL_HOUR}
+        own = [_hours[column] == value for column, value in total.items()]
+        added = {"recorded": _hours.recorded + tokens, "sent": _hours.sent + tokens}
+        if not connection.execute(sa.update(connector_hours).where(*own).values(added)).rowcount:
+            counters = {"recorded": tokens, "sent": tokens, "part": 0, "attempts": 0, "next_attempt_at": 0}
+            connection.execute(sa.insert(connector_hours).values(total | counters))
+    return len(rows)
 
 
 def accounts(connection: sa.Connection, name: str) -> dict[str, str]:

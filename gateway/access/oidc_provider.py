@@ -34,6 +34,7 @@ from gateway.access.provider_answers import (
     ProviderTokens,
     ProviderUnreachable,
     SignedLogout,
+    SignedSignInRefused,
     SignInRefused,
     TokensRefused,
 )
@@ -122,7 +123,10 @@ class OidcProvider:
             raise SignInRefused("The provider sent no ID token.")
         claims = await self._id_claims(token, nonce)
         tokens = _tokens(token, None)
-        return await self._identity(metadata, claims, tokens), tokens
+        try:
+            return await self._identity(metadata, claims, tokens), tokens
+        except SignInRefused as error:
+            raise SignedSignInRefused(str(error)) from None
 
     async def check_again(
         self, tokens: ProviderTokens, subject: str, on_renewed: Callable[[ProviderTokens], Awaitable[None]]
@@ -399,14 +403,14 @@ def _decoded(token: str, header: Mapping[str, Any], keys: list[Key]) -> jwt.Toke
 
 
 def _validate(claims: CodeIDToken, what: str) -> None:
-    """Raises SignInRefused."""
+    """The claims of a token whose signature is the provider's. Raises SignedSignInRefused."""
     try:
         claims.validate(leeway=SKEW_S)
     except ClaimError as error:
         reason = _WRONG_CLAIM.get(error.claim, f"has a wrong claim {error.claim!r}")
         if isinstance(error, MissingClaimError):
             reason = f"lacks the claim {error.claim!r}"
-        raise SignInRefused(f"The {what} {reason}.") from None
+        raise SignedSignInRefused(f"The {what} {reason}.") from None
 
 
 def _auth_method(metadata: ProviderMetadata | None, secret: str | None) -> str:

@@ -29,7 +29,9 @@ from gateway.access.provider_answers import (
     SKEW_S,
     ProviderTokens,
     ProviderUnreachable,
+    SignedSignInRefused,
     SignInRefused,
+    SignInStateUsed,
 )
 from gateway.access.sealed_values import SealedValues, ValueUnreadable
 from gateway.config.server_secrets import ServerSecrets
@@ -48,8 +50,10 @@ HOME = "/admin/"
 _log = logging.getLogger(__name__)
 
 
-class NoGroupHasARole(SignInRefused):
+class NoGroupHasARole(SignedSignInRefused):
     """The person is authenticated, but has no role here."""
+
+    reason = "no_role"
 
 
 class StartedSignIn(msgspec.Struct, frozen=True):
@@ -129,7 +133,7 @@ class PersonSignIns:
         try:
             person_sessions.spend(connection, "state", finished.state, START_S_MAX + SKEW_S)
         except Spent:
-            raise SignInRefused("This sign-in was used already (state).") from None
+            raise SignInStateUsed("This sign-in was used already (state).") from None
         grant = people.grant_of(connection, self._section.groups, identity.groups)
         if grant is None:
             raise NoGroupHasARole(
@@ -149,13 +153,16 @@ class PersonSignIns:
         )
         return person, session
 
-    def end_sessions_without_role(self, connection: sa.Connection, identity: Identity, request_id: str) -> None:
-        """End all sessions of a person whose groups have no role any more."""
+    def end_sessions_without_role(
+        self, connection: sa.Connection, identity: Identity, request_id: str
+    ) -> Person | None:
+        """End all sessions of a person whose groups have no role any more. None: the person never signed in."""
         revision.lock(connection)
         known = people.by_subject(connection, identity.issuer, identity.subject)
         if known is not None:
             people.update(connection, known, identity, None, request_id)
             person_sessions.end_all(connection, known, request_id)
+        return known
 
     # ---- sessions
 

@@ -15,7 +15,20 @@ class ProviderUnreachable(Exception):
 
 
 class SignInRefused(Exception):
-    """The provider refused, or its answer is not accepted. The message is shown to the person."""
+    """The provider refused, or its answer is not accepted. The message is shown to the person. `reason`: in the metric;
+    anyone can cause this one without an account at the provider."""
+
+    reason = "not_signed"
+
+
+class SignedSignInRefused(SignInRefused):
+    """The provider has signed an ID token, and the sign-in is refused: the audit log has a line of it."""
+
+    reason = "invalid_token"
+
+
+class SignInStateUsed(SignedSignInRefused):
+    reason = "state_used"
 
 
 class TokensRefused(SignInRefused):

@@ -1,8 +1,10 @@
-"""Refused sign-ins in the audit log: the client's address, and the key if a key was found.
+"""Refused sign-ins in the audit log: the client's address, and the key or the person if one was found.
 
 Anyone can send a wrong key, so the number of lines is bounded. Lines without a key: one in NOTED_S for each address;
 LINES_MAX in NOTED_S and HOUR_LINES_MAX in an hour for each gateway process. Lines with a key have bounds of their own,
-which no other key and no address can use up: one in NOTED_S and KEY_HOUR_LINES_MAX in an hour for each key.
+which no other key and no address can use up: one in NOTED_S and KEY_HOUR_LINES_MAX in an hour for each key. People who
+sign in at a provider have bounds of their own, as keys and addresses do; only refusals after an ID token that the
+provider has signed have a line.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from billing import revision
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_log
 from gateway.access.callers import Caller
+from gateway.access.people import Person
+from gateway.access.provider_answers import SignedSignInRefused
 from gateway.limits.connection_limits import client_of
 from gateway.log import ThrottledWarning
 
 ACTION = "session.refuse"
+PERSON_ACTION = "person.refuse_sign_in"
 UNKNOWN_ACTOR = "unknown"  # the actor of a line without a key
 NO_ADDRESS = "no address"  # of a client behind a Unix socket
 NOTED_S = 60.0
 LINES_MAX = 10
 HOUR_S = 3600.0
 HOUR_LINES_MAX = 60
-KEY_HOUR_LINES_MAX = 10
+KEY_HOUR_LINES_MAX = 10  # also of a person
+DETAIL_CHARS_MAX = 200
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +44,7 @@ class RefusedSignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._unknown: list[tuple[float, str]] = []  # moments and addresses of the last hour's lines without a key
-        self._by_key: dict[str, list[float]] = {}  # key id → moments of its lines in the last hour
+        self._by_key: dict[str, list[float]] = {}  # id of a key or a person → moments of its lines in the last hour
         self._suppressed = ThrottledWarning(_log, "session.refusals_suppressed", every_s=NOTED_S, clock=clock)
 
     async def note(
@@ -47,20 +53,42 @@ class RefusedSignIns:
         """Write the line of a refused sign-in, within the bounds. `reason`: the error's code. `caller`: the bearer of
         the key, if a key was found. An audit log that cannot be written is logged and refuses nothing."""
         client = client_of(address) or NO_ADDRESS
-        is_within = self._count_unknown(client) if caller is None else self._count_known(caller.key_id)
-        if not is_within:
-            self._suppressed.warn(address=client, key=None if caller is None else caller.key_id, reason=reason)
+        actor, tenant_id = (None, None) if caller is None else (caller.key_id, caller.tenant_id)
+        await self._note(database, ACTION, client, actor, tenant_id, {"reason": reason}, request_id)
+
+    async def note_person(
+        self, database: Database, address: str, refused: SignedSignInRefused, request_id: str, person: Person | None
+    ) -> None:
+        """`note` for a person at a provider. The line has no content of a token. `person` None: it never signed in
+        here, or the token does not say reliably who it is."""
+        client = client_of(address) or NO_ADDRESS
+        actor, tenant_id = (None, None) if person is None else (person.id, person.tenant_id)
+        after = {"reason": refused.reason, "detail": str(refused)[:DETAIL_CHARS_MAX]}
+        await self._note(database, PERSON_ACTION, client, actor, tenant_id, after, request_id)
+
+    async def _note(
+        self,
+        database: Database,
+        action: str,
+        client: str,
+        actor: str | None,
+        tenant_id: str | None,
+        after: dict[str, str],
+        request_id: str,
+    ) -> None:
+        if not (self._count_unknown(client) if actor is None else self._count_known(actor)):
+            self._suppressed.warn(address=client, actor=actor, reason=after["reason"])
             return
 
         def record(connection: sa.Connection) -> None:
             revision.lock(connection)
             audit_log.record(
                 connection,
-                actor=UNKNOWN_ACTOR if caller is None else caller.key_id,
-                action=ACTION,
+                actor=actor or UNKNOWN_ACTOR,
+                action=action,
                 object_id=client,
-                tenant_id=None if caller is None else caller.tenant_id,
-                after={"reason": reason},
+                tenant_id=tenant_id,
+                after=after,
                 request_id=request_id,
             )
 

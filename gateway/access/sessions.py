@@ -192,6 +192,7 @@ class SignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.refused = RefusedSignIns(clock)
+        self.refused_people = RefusedSignIns(clock)
         self._wrong: dict[str, tuple[float, int]] = {}  # address → beginning of its interval, wrong sign-ins in it
         self._beyond = 0  # running attempts of all addresses that have reached the limit
 

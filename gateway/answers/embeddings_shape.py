@@ -5,24 +5,24 @@ Vectors take megabytes as JSON: a body is made in parts, of a few vectors each.
 
 from __future__ import annotations
 
-import math
 import time
 from array import array
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from operator import mul
 
 from msgspec import UNSET
 
 from gateway.answers.whole_shape import WholeShape
-from gateway.api.pooling.embeddings_wire import NUMBER_FORMAT, EmbeddingUsage
+from gateway.api.pooling.embeddings_wire import FLOAT32_BYTES, NUMBER_FORMAT, EmbeddingUsage
 from gateway.api.pooling.rerank_wire import RankedDocument, RerankAnswer, RerankDocument, ScoreAnswer, TextScore
+from gateway.api.pooling.vectors import PooledVectors
 from gateway.errors import encode
 from gateway.generation.answer import Answer
 from gateway.generation.inflight import InFlight
 
 # Numbers of vectors in one part of a body: about a millisecond.
 PART_NUMBERS = 8192
+PART_SCORES = 4  # scores that are computed at once, of the vectors that arrived before their query's
 
 
 class EmbeddingsShape(WholeShape):
@@ -39,22 +39,21 @@ class EmbeddingsShape(WholeShape):
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         wanted = self._request.asked.embedding
         assert wanted is not None
-        width = len(vector_of(answer, 0))
-        step = max(1, PART_NUMBERS // width)
+        pooled = _pooled(answer)
+        step = max(1, PART_NUMBERS * FLOAT32_BYTES // len(pooled.vector_of(0)))
         yield b'{"object":"list","data":['
         for start in range(0, len(answer.texts), step):
             items = []
             for index in range(start, min(start + step, len(answer.texts))):
-                vector = shortened(vector_of(answer, index), wanted.dimensions)
-                shown = f'"{b64encode(vector.tobytes()).decode()}"' if wanted.base64 else numbers_json(vector)
+                vector = pooled.vector_of(index)
+                shown = f'"{b64encode(vector).decode()}"' if wanted.base64 else numbers_json(array("f", vector))
                 items.append(f'{{"object":"embedding","index":{index},"embedding":{shown}}}')
             yield ("," if start else "").encode() + ",".join(items).encode()
         yield b'],"model":' + encode(self._request.target.name) + b',"usage":' + encode(usage_of(answer)) + b"}"
 
 
 class _ScoresShape(WholeShape):
-    """Of answers that compare vectors. One part has `PART_NUMBERS` numbers' worth of comparisons, and the last part is
-    the body."""
+    """Of answers that compare vectors. One part has PART_SCORES comparisons, and the last part is the body."""
 
     has_logprobs = True
 
@@ -68,13 +67,11 @@ class _ScoresShape(WholeShape):
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         wanted = self._request.asked.embedding
         assert wanted is not None
-        queries = wanted.queries
-        width, scores = len(vector_of(answer, 0)), list[float]()
-        for index in range(queries, len(answer.texts)):
-            if len(scores) * width % PART_NUMBERS < width:
+        pooled, scores = _pooled(answer), list[float]()
+        for index in range(wanted.queries, len(answer.texts)):
+            if len(scores) % PART_SCORES == 0:
                 yield b""
-            query = 0 if queries == 1 else index - queries
-            scores.append(cosine(vector_of(answer, query), vector_of(answer, index)))
+            scores.append(pooled.score_of(index))
         yield self.body_of(answer, scores)
 
     def body_of(self, answer: Answer, scores: Sequence[float]) -> bytes:
@@ -118,11 +115,9 @@ class ScoreShape(_ScoresShape):
         )
 
 
-def vector_of(answer: Answer, index: int) -> array[float]:
-    """The vector of prompt `index`: float32, of length 1."""
-    values = answer.texts[index].vector
-    assert values is not None, "each prompt of an answer without an error has a vector"
-    return array("f", values)
+def _pooled(answer: Answer) -> PooledVectors:
+    assert answer.pooled is not None, "only requests for vectors have this shape"
+    return answer.pooled
 
 
 def numbers_json(vector: array[float]) -> str:
@@ -132,24 +127,6 @@ def numbers_json(vector: array[float]) -> str:
     if "n" in shown:  # JSON has no "nan" or "inf": null
         return encode(vector.tolist()).decode()
     return f"[{shown}]"
-
-
-def shortened(vector: array[float], dimensions: int | None) -> array[float]:
-    """The first `dimensions` numbers, with length 1 again; None: all."""
-    if dimensions is None or dimensions >= len(vector):
-        return vector
-    first = vector[:dimensions]
-    length = math.sqrt(_dot(first, first))
-    return array("f", [number / length for number in first]) if length else first
-
-
-def cosine(one: array[float], other: array[float]) -> float:
-    """Of two vectors of length 1."""
-    return max(-1.0, min(1.0, _dot(one, other)))
-
-
-def _dot(one: array[float], other: array[float]) -> float:
-    return float(sum(map(mul, one, other)))
 
 
 def usage_of(answer: Answer) -> EmbeddingUsage:

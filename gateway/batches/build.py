@@ -40,13 +40,16 @@ def build_worker(
     def heartbeats() -> list[Heartbeat | None]:
         return [member.engine.last_heartbeat for member in fleet.members.values() if member.engine.ready]
 
+    def note_damaged(count: int) -> None:
+        metrics.batch_lines_ended.labels("unreadable").inc(count)
+
     return BatchWorker(
         database,
         gateway_id,
         callers,
         BatchPreparer(database, files, router, config.gateway, section, tier),
         LineRunner(database, generator, limiter, tiers, tier),
-        Assembler(database, files.contents, files.section.expires_s),
+        Assembler(database, files.contents, files.section.expires_s, note_damaged),
         LinePace(tier, section.outstanding_max, heartbeats),
         on_budget=lambda connection, tenant_id: claims.budget_policy(connection, tenant_id, section.on_budget),
         has_holds=lambda connection, tenant_id: claims.has_open_holds(connection, tenant_id, tier),

@@ -13,6 +13,7 @@ from billing.accounts.tenants import OnBudget
 from billing.bulk import BulkInsert
 from billing.clock import database_now
 from billing.ledger.leases import is_live
+from billing.ledger.messages import LineOutput
 from billing.ledger.outputs import lock_lease, take_lease
 from billing.output_tables import line_outputs, output_leases
 from billing.tables import holds, leases, tenants
@@ -88,6 +89,16 @@ class WorkerView(msgspec.Struct, frozen=True):
     states: dict[str, ClaimState]
     claimable: list[Claimable]
     has_ended_rows: bool
+
+
+class DamagedOutput(msgspec.Struct, frozen=True):
+    """An output that cannot be decrypted. `offset`, `length`: of its line in the input file."""
+
+    line: int
+    offset: int
+    length: int
+    request_id: str
+    is_error: bool
 
 
 class AssemblyPlan(msgspec.Struct, frozen=True):
@@ -304,6 +315,29 @@ def plan_assembly(
         values["finalizing_at"] = database_now(connection)
     connection.execute(sa.update(batches).where(batches.c.id == batch_id).values(values))
     return plan
+
+
+def read_damaged(connection: sa.Connection, batch_id: str, lines: Sequence[int]) -> list[DamagedOutput]:
+    """The outputs of these lines, without their bytes."""
+    outputs, inputs = line_outputs.c, batch_lines.c
+    columns = (outputs.line, inputs.file_offset, inputs.length, outputs.request_id, outputs.is_error)
+    same = (inputs.batch_id == outputs.batch_id, inputs.line == outputs.line)
+    query = sa.select(*columns).join(batch_lines, sa.and_(*same))
+    some = query.where(outputs.batch_id == batch_id, outputs.line.in_(lines)).order_by(outputs.line)
+    return [DamagedOutput(*row) for row in connection.execute(some)]
+
+
+def replace_outputs(
+    connection: sa.Connection, batch_id: str, epoch: int, key: TextKey, outputs: Sequence[LineOutput]
+) -> None:
+    """Replace outputs that cannot be decrypted by errors. Raises LeaseLost; TextUnreadable if the key of the outputs
+    was deleted meanwhile."""
+    lock_lease(connection, batch_id, epoch)
+    if not lock_quota(connection, key):
+        raise TextUnreadable("the key of the tenant was deleted")
+    for output in outputs:
+        row = sa.update(line_outputs).where(line_outputs.c.batch_id == batch_id, line_outputs.c.line == output.line)
+        connection.execute(row.values(sealed=output.sealed, is_error=output.is_error, code=output.code))
 
 
 def end_batch(

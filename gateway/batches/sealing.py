@@ -8,7 +8,7 @@ import zlib
 import msgspec
 
 from gateway.errors import encode
-from gateway.stored.texts import TextKey
+from gateway.stored.texts import TextKey, TextUnreadable
 
 COMPRESSION = 1  # of zlib: fast
 REQUEST_ID_CHARS = 32
@@ -67,7 +67,18 @@ def seal_output(key: TextKey, batch_id: str, line: int, data: bytes) -> bytes:
 
 def open_output(key: TextKey, batch_id: str, line: int, sealed: bytes) -> bytes:
     """Raises TextUnreadable."""
-    return zlib.decompress(key.open(sealed, _place(batch_id, line)))
+    try:
+        return zlib.decompress(key.open(sealed, _place(batch_id, line)))
+    except zlib.error as error:
+        raise TextUnreadable(f"it does not decompress: {error}") from None
+
+
+def is_readable(key: TextKey, batch_id: str, line: int, sealed: bytes) -> bool:
+    try:
+        open_output(key, batch_id, line, sealed)
+    except TextUnreadable:
+        return False
+    return True
 
 
 def _place(batch_id: str, line: int) -> str:

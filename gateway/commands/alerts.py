@@ -31,6 +31,7 @@ PROBLEM_COLUMNS = ("occurred_at", "type", "part", "status", "detail", "told", "l
 AUDIT_COLUMNS = ("when_at", "actor", "action", "object", "tenant", "changed")
 VALUE_CHARS_MAX = 40
 # The last words of the actions that create their object; `session.refuse` and others have no values before either.
+# The console's auditTable.tsx has the same list; tests/repository/test_audit_actions.py compares them.
 CREATING = ("add", "begin", "create", "enrol", "make", "publish", "record", "register", "set", "version")
 EXIT_UNSOUND = 1
 

@@ -38,6 +38,7 @@ EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
 HostPort = Annotated[str, Meta(max_length=300)]  # "" or HOST:PORT
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 Days = Annotated[int, Meta(ge=0, le=36_500)]
+CONNECTOR_DAYS_MIN = 62  # Stripe refuses hours of over 35 days, and OpenMeter forgets identifiers after 32
 REQUESTS_DAYS_MIN = 7
 CERTIFICATE_SETTINGS = ("certificate_file", "key_file", "authority_file")
 
@@ -430,6 +431,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     sla_days: Days = 400  # counts of requests within their targets, by quarter-hour
     request_errors_days: Days = 90  # requests that were refused or failed, and their counts
     batch_days: Days = 60  # batches that have ended and whose files are removed; files live for at most 30 days
+    connector_days: Days = 400  # hours of usage that connectors have sent
     erasures_file: str = ""  # the list of erased tenants; empty: <data_dir>/erasures.jsonl
 
     def __post_init__(self) -> None:
@@ -437,6 +439,11 @@ class RetentionSection(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"requests_days is {self.requests_days}; it must be 0 (no limit) or at least {REQUESTS_DAYS_MIN}: a "
                 "journal of a lost gateway may still have the request's ending"
+            )
+        if 0 < self.connector_days < CONNECTOR_DAYS_MIN:
+            raise ValueError(
+                f"connector_days is {self.connector_days}; it must be 0 (no limit) or at least {CONNECTOR_DAYS_MIN}: "
+                "usage of an hour that is settled after its row was deleted would be sent with a used identifier"
             )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.api.pooling.vectors import PooledVectors
 from gateway.errors import ApiError
 from gateway.generation.endings import EndingCode
 from gateway.generation.logprobs import piecewise
@@ -56,14 +57,13 @@ class EarlyEnding(msgspec.Struct, frozen=True):
 class AnswerText:
     """One of the answer's texts. Logprobs are held back until the text of their tokens is complete, or the end."""
 
-    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched", "prompt", "vector")
+    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched", "prompt")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish_reason: FinishReason | None = None
         self.matched: str | None = None  # the stop sequence that ended it
         self.prompt: PromptReport | None = None  # if requested, once all of it was reported
-        self.vector: bytes | None = None  # the prompt's, if it is pooled: little-endian float32, of length 1
         self._opened = False
         self._pieces: list[str] = []
         self._parts: list[Part] | None = None
@@ -123,15 +123,17 @@ class Answer:
         "granted",
         "left",
         "model",
+        "pooled",
         "record_end",
         "render",
         "texts",
         "usage",
     )
 
-    def __init__(self, texts: int = 1, *, stream: bool) -> None:
-        """`stream` False: only the end wakes the reader."""
+    def __init__(self, texts: int = 1, *, stream: bool, pooled: PooledVectors | None = None) -> None:
+        """`stream` False: only the end wakes the reader. `pooled`: of an answer about the prompts' vectors."""
         self._stream = stream
+        self.pooled = pooled
         self.granted: int | None = None  # completion tokens of all texts, once they are held
         self.model: str | None = None  # the name shown to the caller; None while a fallback may still serve
         self.begun = False  # it has a token

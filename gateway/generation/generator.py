@@ -7,28 +7,26 @@ orders the steps; it must never know HTTP, SQL or how an engine generates tokens
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Container, Iterator
-
-import msgspec
 
 from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Held
 from gateway import errors
 from gateway.access.callers import Caller, Callers, TenantName
 from gateway.api.bodies import ParsedBody
-from gateway.api.generation_request import GenerationRequest, LargeBody
+from gateway.api.generation_request import GenerationRequest
+from gateway.api.pooling.vectors import PooledVectors
 from gateway.catalog.registry import ModelTarget
 from gateway.config.server_secrets import ServerSecrets
-from gateway.engines.engine import AdapterFailed, EngineRequest, EngineUnavailable, TokenStream
+from gateway.engines.engine import AdapterFailed, EngineUnavailable, TokenStream
 from gateway.fleet.fleet import Fleet
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
 from gateway.generation.endings import EndingCode
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
 from gateway.generation.holds import RequestHolds
-from gateway.generation.inflight import InFlight, LineRun, RequestPlan
+from gateway.generation.inflight import InFlight, LineRun, RequestPlan, engine_request_of
 from gateway.generation.planning import RequestPlanner, TokenizedPrompt
 from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
 from gateway.generation.selector import Selector, log_selection
@@ -161,7 +159,11 @@ class Generator:
             service_tier=self._tiers.service_tier(tier),
             admission=admission,
             line=line,
-            answer=Answer(plan.texts, stream=asked.stream or asked.background),
+            answer=Answer(
+                plan.texts,
+                stream=asked.stream or asked.background,
+                pooled=None if asked.embedding is None else PooledVectors(asked.embedding),
+            ),
             first=first,
             line_run=line_run,
             reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
@@ -343,35 +345,9 @@ class Generator:
 
     def _submit(self, request: InFlight, run: TextRun) -> TokenStream:
         """Raises EngineUnavailable."""
-        adapter = request.target.adapter
         if not run.index:
             request.line.times.weights_s = self._engine.weights_wait_s(request.target.model)
-        tenant = (request.caller.tenant_id or "").encode()
-        sampling = request.sampling
-        if run.number or sampling.min_tokens > run.max_tokens:
-            changes = {"choice": run.number, "min_tokens": min(sampling.min_tokens, run.max_tokens)}
-            if run.number:  # the first text of the prompt has them
-                changes["prompt_logprobs"] = -1
-            sampling = msgspec.structs.replace(sampling, **changes)
-        prompts = request.asked.prompts
-        engine_request = EngineRequest(
-            request_id=request.request_id,
-            model=request.target.model,
-            adapter=None if adapter is None else adapter.digest,
-            namespace=hmac.digest(self._secrets.current, b"namespace:" + tenant, "sha256").hex(),
-            tier=request.tier,
-            share=hmac.digest(self._secrets.current, b"share:" + tenant, "sha256").hex()[:16],
-            weight=request.caller.share_weight,
-            prompt_ids=request.prompts[run.prompt].ids,
-            prompt=None if isinstance(prompts, LargeBody) else prompts[run.prompt],
-            max_tokens=run.max_tokens,
-            sampling=sampling,
-            stop_ids=request.stop_ids,
-            stops=request.rules.stops,
-            guide=request.plan.answer.guide,
-            pooling=request.plan.pooling,
-        )
-        return self._engine.submit(engine_request)
+        return self._engine.submit(engine_request_of(request, run, self._secrets.current))
 
     async def _close(self, request: InFlight, outcome: Outcome) -> None:
         """Settle the hold, or void it if nothing is billed and no token was made; then end the answer. A prompt is

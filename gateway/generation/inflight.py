@@ -1,7 +1,9 @@
-"""One admitted request: the state that its owner and the renderer of its answer share."""
+"""One admitted request: the state that its owner and the renderer of its answer share, and the engine's request of each
+of its texts."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import TextRules
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.served_models import ServedModel
+from gateway.engines.engine import EngineRequest
 from gateway.generation.answer import Answer
 from gateway.generation.guiding import PLAIN, AnswerPlan
 from gateway.generation.prompts import CountedPrompt
@@ -23,7 +26,7 @@ from gateway.log import RequestLine
 from gateway.tools.sealed_reasoning import ReasoningKeys
 
 if TYPE_CHECKING:
-    from gateway.generation.text_runs import TextRuns
+    from gateway.generation.text_runs import TextRun, TextRuns
 
 
 class RequestPlan(msgspec.Struct, frozen=True):
@@ -153,3 +156,33 @@ class InFlight(msgspec.Struct):
     def prompt_alone(self) -> bool:
         """No token is made: the answer is about the prompts."""
         return self.max_tokens == 0
+
+
+def engine_request_of(request: InFlight, run: TextRun, secret: bytes) -> EngineRequest:
+    """One text of the request, as an engine receives it. The engine learns no tenant: the namespace of the prefix cache
+    and the share are hashes of the tenant's id under the server's `secret`."""
+    tenant = (request.caller.tenant_id or "").encode()
+    sampling = request.sampling
+    if run.number or sampling.min_tokens > run.max_tokens:
+        changes = {"choice": run.number, "min_tokens": min(sampling.min_tokens, run.max_tokens)}
+        if run.number:  # the first text of the prompt has them
+            changes["prompt_logprobs"] = -1
+        sampling = msgspec.structs.replace(sampling, **changes)
+    adapter, prompts = request.target.adapter, request.asked.prompts
+    return EngineRequest(
+        request_id=request.request_id,
+        model=request.target.model,
+        adapter=None if adapter is None else adapter.digest,
+        namespace=hmac.digest(secret, b"namespace:" + tenant, "sha256").hex(),
+        tier=request.tier,
+        share=hmac.digest(secret, b"share:" + tenant, "sha256").hex()[:16],
+        weight=request.caller.share_weight,
+        prompt_ids=request.prompts[run.prompt].ids,
+        prompt=None if isinstance(prompts, LargeBody) else prompts[run.prompt],
+        max_tokens=run.max_tokens,
+        sampling=sampling,
+        stop_ids=request.stop_ids,
+        stops=request.rules.stops,
+        guide=request.plan.answer.guide,
+        pooling=request.plan.pooling,
+    )

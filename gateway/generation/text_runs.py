@@ -76,6 +76,7 @@ class TextRun:
     report: PromptReport | None = None  # of the prompt, if its log probabilities were requested; shared by its texts
     submitted_s: float = 0.0  # this and `ended_s`: from the request's arrival
     ended_s: float = 0.0
+    is_pooled: bool = False  # the answer has the prompt's vector
     gaps: TokenGaps = field(default_factory=TokenGaps)
 
 
@@ -270,12 +271,19 @@ class TextRuns:
             return self._refused(ending)
         if self._request.prompt_alone and ending.end is StreamEnd.LENGTH:
             self._begin_text(run)
-            self._request.answer.texts[run.index].vector = stream.vector
+            self._take_vector(run, stream)
         if rest := run.output.flush_text():
             self._request.answer.add_text(run.index, rest)
         if run.parts is not None:
             self._request.answer.add_parts(run.index, run.parts.take_parts())
         return self._ending_of(run, ending)
+
+    def _take_vector(self, run: TextRun, stream: TokenStream) -> None:
+        """Move the vector of a pooled prompt into the answer, which keeps only what it shows."""
+        vector, stream.vector = stream.vector, None
+        if vector is not None and (pooled := self._request.answer.pooled) is not None:
+            run.is_pooled = True
+            pooled.add_vector(run.index, vector)
 
     def _on_news(self, run: TextRun, stream: TokenStream, done: asyncio.Future[None]) -> None:
         """Runs in the engine's callback, so that no task switch lies between a token and the answer. `done` wakes
@@ -343,7 +351,7 @@ class TextRuns:
             if run.parts is not None and run.parts.calls and run.output.matched is None:
                 reason = "tool_calls"
             return TextEnding(EndingCode.STOP, reason, None, made, usage)
-        if end is StreamEnd.LENGTH and (self._request.plan.pooling is None or run.stream.vector is not None):
+        if end is StreamEnd.LENGTH and (self._request.plan.pooling is None or run.is_pooled):
             return TextEnding(EndingCode.LENGTH, "length", None, made, usage)
         if (self._stopped and end is StreamEnd.ABORTED) or self._request.answer.left or self._stopping():
             return self._early_ending(run, usage)

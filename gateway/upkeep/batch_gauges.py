@@ -29,7 +29,7 @@ def measure_worker(metrics: Metrics, worker: BatchWorker) -> None:
     """Let the metrics read the worker of this process."""
     metrics.batch_lines_running.set_function(lambda: worker.outstanding)
     metrics.batch_lines_limit.set_function(lambda: worker.pace.limit)
-    for outcome in ("succeeded", "failed"):
+    for outcome in ("succeeded", "failed", "unreadable"):
         metrics.batch_lines_ended.labels(outcome)
 
 

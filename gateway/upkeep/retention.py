@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.books import sla
+from billing.books import connectors, sla
 from billing.clock import DAY, SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
@@ -73,6 +73,7 @@ class Retention:
         await self._delete("request_error_counts", self._settings.request_errors_days, delete_error_counts)
         await self._delete("exports", self._settings.exports_days, remove_exports)
         await self._delete("batches", self._settings.batch_days, delete_old_batches)
+        await self._delete("connector_hours", self._settings.connector_days, connectors.fold_old_hours)
         await self._delete("sla", self._settings.sla_days, sla.delete_quarters)
 
     async def _delete(self, kind: str, days: int, delete: Callable[[sa.Connection, int, int], int]) -> None:

@@ -7,11 +7,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gateway.commands.alerts import CREATING
 from support.paths import REPO
 
 ACTION = re.compile(r"[a-z]+\.[a-z_]+")
 RECORDERS = {"record", "record_line", "_record"}
 CHOICES = REPO / "admin_ui" / "src" / "pages" / "parts" / "auditActions.ts"
+TABLE = CHOICES.parent / "auditTable.tsx"
 
 
 def choices() -> set[str]:
@@ -36,6 +38,15 @@ def recorded(tree: ast.Module) -> Iterator[str]:
                 found = constants.get(part.id) if isinstance(part, ast.Name) else part
                 if isinstance(found, ast.Constant) and isinstance(found.value, str) and ACTION.fullmatch(found.value):
                     yield found.value
+
+
+def test_console_and_command_line_name_the_same_actions_as_creating() -> None:
+    """`laneway audit` shows "made" and the console "created" for a line without values before."""
+    source = TABLE.read_text()
+    [words] = re.findall(r"const CREATING = new Set\(\[(.*?)\]\)", source, re.S)
+    assert re.findall(r'"(\w+)"', words) == list(CREATING)
+    last_words = {action.rpartition(".")[2] for action in choices()}
+    assert set(CREATING) <= last_words, "a word that no action ends with"
 
 
 def test_the_console_offers_the_actions_that_the_gateway_records() -> None:

@@ -15,8 +15,14 @@ from litestar.datastructures import Cookie
 from litestar.response import Redirect
 
 from gateway import errors
+from gateway.access.people import Person
 from gateway.access.person_sign_ins import HOME, START_S_MAX, NoGroupHasARole
-from gateway.access.provider_answers import TOKEN_CHARS_MAX, ProviderUnreachable, SignInRefused
+from gateway.access.provider_answers import (
+    TOKEN_CHARS_MAX,
+    ProviderUnreachable,
+    SignedSignInRefused,
+    SignInRefused,
+)
 from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of, read_body
 from gateway.routes.guard import check_fresh, cookie_name, is_secure, session_cookie
@@ -70,8 +76,9 @@ class ProviderController(Controller):
         """The provider redirected the browser here: begin a session, and redirect the browser to the console."""
         await check_fresh(services)
         address = client_address(request.scope, services.config.gateway.trusted_proxies)
-        request_id = line_of(request).record.request_id
-        with services.sign_ins.attempt("" if address is None else str(address)) as attempt:
+        request_id, client = line_of(request).record.request_id, "" if address is None else str(address)
+        person: Person | None = None
+        with services.sign_ins.attempt(client) as attempt:
             try:
                 if len(request.scope["query_string"]) > QUERY_CHARS_MAX:
                     raise SignInRefused(f"The provider's answer is over the limit of {QUERY_CHARS_MAX} characters.")
@@ -83,11 +90,17 @@ class ProviderController(Controller):
                     )
                 except NoGroupHasARole:
                     lost = finished.identity
-                    await services.database.write_in_background(
+                    person = await services.database.write_in_background(
                         lambda c: services.person_sign_ins.end_sessions_without_role(c, lost, request_id)
                     )
                     raise
             except (ProviderUnreachable, SignInRefused) as error:
+                if isinstance(error, SignInRefused):
+                    services.metrics.person_sign_ins_refused.labels(error.reason).inc()
+                if isinstance(error, SignedSignInRefused):
+                    await services.sign_ins.refused_people.note_person(
+                        services.database, client, error, request_id, person
+                    )
                 if not isinstance(error, SignInRefused) or isinstance(error, NoGroupHasARole):
                     attempt.succeeded()  # not a sign of an attack
                 elif attempt.refusal is not None:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from gateway.access.oidc_provider import KEYS_AGAIN_S, OidcProvider
 from gateway.access.person_sign_ins import safe_return
 from gateway.access.provider_answers import SignInRefused
+from gateway.access.refused_sign_ins import PERSON_ACTION
 from gateway.access.sessions import WRONG_SIGN_INS_MAX
 from gateway.tables import audit_log, people, person_sessions
 from support.gateway.admin_client import Operator
@@ -132,6 +133,42 @@ def test_a_person_without_a_mapped_group_is_refused(place: Place) -> None:
     assert "none of your groups has a role in Laneway" in text
     assert "Example SSO" in text
     assert place.row("eve") is None
+
+
+def refused_lines(place: Place, request_id: str) -> list[Any]:
+    own = (audit_log.c.action == PERSON_ACTION, audit_log.c.request_id == request_id)
+    return place.stack.read(lambda c: list(c.execute(sa.select(audit_log).where(*own)).all()))
+
+
+def refused_count(place: Place, reason: str) -> float:
+    wanted = f'laneway_person_sign_ins_refused_total{{reason="{reason}"'
+    return sum(float(line.split()[-1]) for line in place.stack.metrics().splitlines() if line.startswith(wanted))
+
+
+def test_a_refusal_after_a_signed_token_is_in_the_audit_log(place: Place) -> None:
+    """Of a person who signed in before: the bounds of a person without a row may be used up by other tests."""
+    place.signed_in("frank", "gpu-operators")
+    known = place.row("frank")
+    place.provider.set_person("frank", [])
+    before = refused_count(place, "no_role")
+    answer = place.visit().sign_in("frank")
+    refusal(answer)
+    [line] = refused_lines(place, answer.headers["x-request-id"])
+    assert (line.actor, line.object_id, line.after["reason"]) == (known.id, "127.0.0.1", "no_role")
+    assert "frank" not in str(line.after)
+    assert refused_count(place, "no_role") == before + 1
+    again = place.visit().sign_in("frank")
+    refusal(again)
+    assert refused_lines(place, again.headers["x-request-id"]) == [], "one line a minute of a person"
+
+
+def test_an_answer_that_no_provider_has_signed_is_only_counted(place: Place) -> None:
+    before = refused_count(place, "not_signed")
+    url = place.visit().authorize("ada")
+    answer = place.visit().client.get(url)
+    refusal(answer)
+    assert refused_lines(place, answer.headers["x-request-id"]) == []
+    assert refused_count(place, "not_signed") == before + 1
 
 
 def test_who_lost_every_group_loses_the_other_sessions_at_the_next_sign_in(place: Place) -> None:

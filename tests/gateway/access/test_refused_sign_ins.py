@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from billing.database import Database
 from gateway.access import keys
 from gateway.access.callers import Caller
+from gateway.access.provider_answers import SignedSignInRefused
 from gateway.access.refused_sign_ins import (
     ACTION,
     HOUR_LINES_MAX,
@@ -19,6 +20,7 @@ from gateway.access.refused_sign_ins import (
     KEY_HOUR_LINES_MAX,
     LINES_MAX,
     NOTED_S,
+    PERSON_ACTION,
     UNKNOWN_ACTOR,
     RefusedSignIns,
 )
@@ -51,6 +53,18 @@ def test_a_refused_sign_in_is_in_the_audit_log_and_is_no_use_of_its_key(make_sta
     stack.stop()  # a gateway writes the last uses of keys before it ends
     used = stack.read(lambda c: c.execute(sa.select(sa.func.max(keys.keys.c.last_used_at))).scalar_one())
     assert used is None
+
+
+async def test_people_have_bounds_of_their_own(database: Database) -> None:
+    refused = RefusedSignIns(lambda: 0.0)
+    expired = SignedSignInRefused("The ID token has expired (exp).")
+    query = sa.select(audit_log).where(audit_log.c.action == PERSON_ACTION).order_by(audit_log.c.id)
+    for number in range(2 * LINES_MAX):
+        await refused.note_person(database, f"192.0.2.{number}", expired, f"req_{number}", None)
+    lines = database.read_sync(lambda c: c.execute(query).all())
+    assert len(lines) == LINES_MAX
+    assert {line.actor for line in lines} == {UNKNOWN_ACTOR}
+    assert lines[0].after == {"reason": "invalid_token", "detail": "The ID token has expired (exp)."}
 
 
 async def test_lines_are_bounded_by_address_and_by_process(database: Database) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from billing import revision
 from billing.accounts import budgets, tenants
 from billing.ledger.outputs import LeaseLost
+from billing.output_tables import line_outputs
 from gateway.access import keys
 from gateway.batch_tables import batches
 from gateway.batches import claims
@@ -184,6 +185,23 @@ def test_a_suspended_tenants_batches_end(stack: Stack) -> None:
         assert [error["code"] for error in batch["errors"]["data"]] == ["tenant_suspended"]
         assert unrun(client, batch, "tenant_suspended")
         check_parts(client, batch, 40)
+
+
+def test_a_damaged_output_is_an_error_and_its_charge_remains(stack: Stack, client: BatchClient) -> None:
+    batch_id = client.create([chat_line(1), *(chat_line(number, max_tokens=SLOW) for number in range(2, 21))])
+    first = sa.update(line_outputs).where(line_outputs.c.batch_id == batch_id, line_outputs.c.line == 1)
+    eventually(lambda: stack.write(lambda c: c.execute(first.values(sealed=b"damaged")).rowcount) == 1)
+    batch = client.finish(batch_id)
+    assert (batch["status"], batch["errors"]) == ("completed", None)
+    assert batch["request_counts"] == {"total": 20, "completed": 19, "failed": 1}
+    outputs, errors = client.outputs(batch), client.errors(batch)
+    assert (len(outputs), errors.keys()) == (19, {"line-1"})
+    response = errors["line-1"]["response"]
+    assert (response["status_code"], response["body"]["error"]["code"]) == (500, "output_unreadable")
+    charged = {row.request_id for row in usage_of(stack, batch_id) if row.cost_picos}
+    assert charged == {line["response"]["request_id"] for line in [*outputs.values(), *errors.values()]}
+    counted = [line for line in stack.metrics().splitlines() if 'ended_total{outcome="unreadable"' in line]
+    assert sum(float(line.split()[-1]) for line in counted) == 1
 
 
 # ---- budgets

@@ -121,6 +121,7 @@ class Desk:
         self.directory = directory / "files"
         self.contents = FileContents(ContentDirectory(self.directory))
         self.lines = Lines(self)
+        self.damaged: list[int] = []  # outputs that each assembly replaced
         made: Any = self.database
         keys = TextKeys(ServerSecrets(b"s" * 32))
         files = Files(made, self.contents, keys, FilesSection(), Metrics())
@@ -135,7 +136,7 @@ class Desk:
             callers,
             BatchPreparer(made, files, no, no, no, "batch"),
             lines,
-            Assembler(made, self.contents, EXPIRES_S),
+            Assembler(made, self.contents, EXPIRES_S, self.damaged.append),
             pace,
             on_budget=lambda connection, tenant_id: "wait",
             has_holds=lambda connection, tenant_id: False,
@@ -144,7 +145,8 @@ class Desk:
 
     async def create(self, *, validated: bool = True) -> BatchRow:
         """A batch without a worker, with its input file."""
-        text = b"".join(b'{"custom_id": "line-%d", "body": {}}\n' % number for number in range(1, LINES + 1))
+        line = b'{"custom_id": "line-%d", "method": "POST", "url": "/v1/completions", "body": {}}\n'
+        text = b"".join(line % number for number in range(1, LINES + 1))
 
         async def parts() -> AsyncIterator[bytes]:
             yield text
@@ -415,6 +417,104 @@ async def test_outputs_are_read_by_their_bytes(desk: Desk, monkeypatch: pytest.M
     sizes = desk.stage.write(lambda c: c.execute(sa.select(sa.func.length(line_outputs.c.sealed))).scalars().all())
     assert all(150 < size < 300 for size in sizes), sizes
     assert reads == [[1], [2], [3], [4], []]
+
+
+# ---- outputs that cannot be decrypted
+
+
+def damage(desk: Desk, *lines: int, sealed: bytes | None = None) -> None:
+    """Change a byte of the outputs of these lines, or make `sealed` their output."""
+    outputs = line_outputs.c
+
+    def change(connection: sa.Connection) -> None:
+        for line in lines:
+            found = connection.execute(sa.select(outputs.sealed).where(outputs.line == line)).scalar_one()
+            flipped = bytes(found[:-1]) + bytes([found[-1] ^ 1]) if sealed is None else sealed
+            connection.execute(sa.update(line_outputs).where(outputs.line == line).values(sealed=flipped))
+
+    desk.stage.write(change)
+
+
+def damage_with_the_last(desk: Desk, *lines: int) -> None:
+    """Once the last line is recorded. The second line has an error as its output."""
+
+    def run(batch: ClaimedBatch, line: LineTask, request_id: str) -> LineResult:
+        desk.lines.record(batch, line, request_id, is_error=line.line == 2)
+        if line.line == LINES:
+            damage(desk, *lines)
+        return LineResult(LineEnd.RECORDED, request_id)
+
+    desk.lines.run = run
+
+
+async def test_a_damaged_output_is_an_error_of_its_line(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    damage_with_the_last(desk, 1)
+    ended = await desk.finish(await desk.create())
+    assert (ended.status, ended.succeeded, ended.failed, ended.unrun) == ("completed", LINES - 2, 2, 0)
+    assert ended.errors is None
+    assert ended.error_counts is not None
+    assert ended.error_counts["output_unreadable"] == 1
+    assert [line["custom_id"] for line in await desk.text(ended.output_file_id)] == ["line-3", "line-4"]
+    first, second = await desk.text(ended.error_file_id)
+    assert (first["custom_id"], second["custom_id"], first["error"]) == ("line-1", "line-2", None)
+    response = first["response"]
+    assert (response["status_code"], response["body"]["error"]["code"]) == (500, "output_unreadable")
+    assert response["request_id"] == desk.lines.ids[0], "the id of the charge"
+    assert "answered and charged" in response["body"]["error"]["message"]
+    [logged] = [record for record in caplog.records if record.message == "batch.output_unreadable"]
+    assert vars(logged)["fields"]["line"] == 1
+    assert desk.damaged == [1]
+
+
+async def test_all_outputs_are_damaged(desk: Desk) -> None:
+    damage_with_the_last(desk, *range(1, LINES + 1))
+    ended = await desk.finish(await desk.create())
+    assert (ended.status, ended.succeeded, ended.failed) == ("completed", 0, LINES)
+    assert ended.output_file_id is None
+    messages = [line["response"]["body"]["error"]["message"] for line in await desk.text(ended.error_file_id)]
+    assert ["was not charged" in message for message in messages] == [False, True, False, False]
+    assert sum(desk.damaged) == LINES
+
+
+async def test_a_damaged_output_and_a_damaged_input_file(desk: Desk) -> None:
+    def run(batch: ClaimedBatch, line: LineTask, request_id: str) -> LineResult:
+        desk.lines.record(batch, line, request_id)
+        if line.line == LINES:
+            damage(desk, 3, sealed=seal_output_of_other_bytes(desk, batch, 3))
+            for path in desk.directory.glob("??/*"):
+                content = path.read_bytes()
+                path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        return LineResult(LineEnd.RECORDED, request_id)
+
+    desk.lines.run = run
+    ended = await desk.finish(await desk.create())
+    assert (ended.status, ended.succeeded, ended.failed) == ("completed", LINES - 1, 1)
+    [line] = await desk.text(ended.error_file_id)
+    assert line["custom_id"] == ""
+    assert line["response"]["body"]["error"]["message"].endswith("This is its line 3.")
+
+
+def seal_output_of_other_bytes(desk: Desk, batch: ClaimedBatch, line: int) -> bytes:
+    """It decrypts, and does not decompress."""
+    return desk.stage.key.seal(b"no zlib", f"batch {batch.id} line {line}")
+
+
+async def test_damaged_outputs_of_an_erased_tenant_are_not_replaced(desk: Desk) -> None:
+    row = await desk.create()
+    claimed, epoch = desk.stage.claim() or pytest.fail("it is not claimed")
+    batch = ClaimedBatch(desk.stage.read(claimed), epoch)
+    for number in range(1, LINES + 1):
+        desk.lines.record(batch, LineTask(number, 0, 0, "m", 0), f"req_{number}")
+    damage(desk, 1)
+    desk.stage.write(lambda c: c.execute(sa.update(text_keys).values(wrapped=None)))
+    database: Any = desk.database
+    with pytest.raises(TextUnreadable, match="deleted"):
+        await Assembler(database, desk.contents, EXPIRES_S).end_batch(batch, desk.stage.key)
+    desk.stage.write(lambda c: claims.release_batch(c, row.id, epoch))
+    ended = await desk.finish(row)
+    assert (ended.status, ended.succeeded, ended.failed) == ("failed", 0, 0)
+    assert ended.errors is not None
+    assert ended.errors[0]["code"] == "content_unavailable"
 
 
 # ---- claims

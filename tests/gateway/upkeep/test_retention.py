@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import sla_tables, tables
+from billing import finance_tables, sla_tables, tables
 from billing.accounts import webhooks
 from billing.clock import DAY, database_now
 from billing.database import Database
@@ -188,6 +188,70 @@ async def test_ended_batches_without_files(database: Database, tmp_path: Path, m
     assert count(database, batch_deliveries) == len(kept)
 
 
+def insert_hours(database: Database, hours: list[dict[str, Any]]) -> None:
+    fields = {"connector": "books", "tenant_id": "ten_1", "meter": "output", "part": 1, "attempts": 0}
+
+    def insert(connection: sa.Connection) -> None:
+        known = connection.execute(sa.select(finance_tables.connectors.c.name)).first()
+        if known is None:
+            connector = {"name": "books", "start_sequence": 0, "sequence": 0, "sent_tokens": 0}
+            connection.execute(sa.insert(finance_tables.connectors).values(connector))
+        for hour in hours:
+            row = fields | {"next_attempt_at": 0, "sending": None} | hour
+            connection.execute(sa.insert(finance_tables.connector_hours).values(row))
+
+    database.write_sync(insert)
+
+
+def hours_of(database: Database) -> list[tuple[Any, ...]]:
+    columns = finance_tables.connector_hours.c
+    query = sa.select(columns.tenant_id, columns.hour, columns.recorded, columns.sent)
+    ordered = query.order_by(columns.tenant_id, columns.hour)
+    return database.read_sync(lambda c: [tuple(row) for row in c.execute(ordered)])
+
+
+async def test_sent_hours_of_connectors(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE_SQLITE", 2)
+    now = database.read_sync(database_now)
+    old, new = now - 401 * DAY, now - 399 * DAY
+    sent = [{"hour": old - number * 3_600_000_000, "recorded": 10 + number, "sent": 10 + number} for number in range(5)]
+    kept = [
+        {"hour": old + 1, "recorded": 9, "sent": 4},  # not sent: only an operator's release sends it
+        {"hour": old + 2, "recorded": 9, "sent": 9, "sending": 5},
+        {"hour": new, "recorded": 7, "sent": 7},
+    ]
+    insert_hours(database, [*sent, *kept, sent[0] | {"tenant_id": "ten_2"}])
+    await Retention(database, configured(tmp_path, "connector_days = 0"), SECRETS).run_once()
+    assert len(hours_of(database)) == 9
+    await Retention(database, configured(tmp_path, ""), SECRETS).run_once()
+    left = [("ten_1", row["hour"], row["recorded"], row["sent"]) for row in kept]
+    assert hours_of(database) == [("ten_1", 0, 60, 60), *left, ("ten_2", 0, 10, 10)]
+    insert_hours(database, [{"hour": old, "recorded": 5, "sent": 5}])
+    await Retention(database, configured(tmp_path, ""), SECRETS).run_once()
+    assert hours_of(database) == [("ten_1", 0, 65, 65), *left, ("ten_2", 0, 10, 10)], "the sums grow"
+
+
+INDEXED = {
+    "ix_batches_ended": "SELECT id FROM batches WHERE ended_at < 1 ORDER BY ended_at LIMIT 9",
+    "ix_connector_hours_sent": "SELECT 1 FROM connector_hours WHERE sent = recorded AND hour > 0 AND hour < 9 "
+    "ORDER BY hour LIMIT 9",
+}
+
+
+@pytest.mark.parametrize("index", INDEXED)
+def test_old_rows_are_found_by_an_index(database: Database, index: str) -> None:
+    def plan(connection: sa.Connection) -> str:
+        if connection.dialect.name == "sqlite":
+            return str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {INDEXED[index]}").all())
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        return str(connection.exec_driver_sql(f"EXPLAIN {INDEXED[index]}").all())
+
+    assert index in database.write_sync(plan)
+
+
 def test_a_limit_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="connector_days is 61; it must be 0"):
+        configured(tmp_path, "connector_days = 61")
     with pytest.raises(ConfigError, match="requests_days is 3; it must be 0"):
         configured(tmp_path, "requests_days = 3")

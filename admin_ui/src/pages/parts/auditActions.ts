@@ -35,6 +35,7 @@ export const AUDIT_ACTIONS = [
   "payment.record",
   "period.close",
   "person.create",
+  "person.refuse_sign_in",
   "person.update",
   "price.publish",
   "profile.set",
