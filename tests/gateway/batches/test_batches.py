@@ -188,6 +188,15 @@ def test_other_tenants_files_and_batches_do_not_exist(stack: Stack, client: Batc
         client.finish(batch_id)
 
 
+def test_an_output_file_is_no_input_file(client: BatchClient) -> None:
+    batch = client.finish(client.create(chat_lines(1)))
+    answer = client.post(batch["output_file_id"])
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_request_error", "input_file_id")
+    assert client.http.delete(f"/files/{batch['output_file_id']}").status_code == 200, "no batch uses it"
+
+
 def test_a_repeated_creation_gets_the_same_batch(client: BatchClient) -> None:
     file_id = client.upload(chat_lines(1))
     headers = {"Idempotency-Key": f"key-{time.time()}"}
