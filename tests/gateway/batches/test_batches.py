@@ -93,7 +93,7 @@ def test_openais_sdk_end_to_end(stack: Stack) -> None:
     ("endpoint", "body"),
     [
         ("/v1/completions", {"model": MODEL, "prompt": ["Once", "Twice"], "max_tokens": 3, "logprobs": 1}),
-        ("/v1/responses", {"model": MODEL, "input": "Hello", "max_output_tokens": 3, "store": True}),
+        ("/v1/responses", {"model": MODEL, "input": "Hello", "max_output_tokens": 3}),
         ("/v1/embeddings", {"model": MODEL, "input": ["Hello", "Goodbye"], "dimensions": 4}),
     ],
 )
@@ -133,6 +133,23 @@ def test_a_line_that_is_refused_is_an_error_of_its_own(client: BatchClient) -> N
     assert details["line-4"]["param"] == "messages"
     assert client.outputs(batch).keys() == {"line-5", "line-6"}
     check_charges(client.stack, batch["id"], client.outputs(batch))
+
+
+def test_a_response_that_must_be_stored_is_refused(client: BatchClient) -> None:
+    bodies = {name: {"model": MODEL, "input": "Hello", "max_output_tokens": 3} for name in ("true", "false", "absent")}
+    bodies["true"]["store"], bodies["false"]["store"] = True, False
+    url = "/v1/responses"
+    lines = [{"custom_id": name, "method": "POST", "url": url, "body": body} for name, body in bodies.items()]
+    batch = client.finish(client.create(lines, url))
+    [refused] = client.errors(batch).values()
+    assert (refused["custom_id"], refused["response"]["status_code"]) == ("true", 400)
+    assert refused["response"]["body"]["error"]["param"] == "store"
+    answers = client.outputs(batch)
+    assert {name: line["response"]["body"]["store"] for name, line in answers.items()} == {
+        "false": False,
+        "absent": False,
+    }
+    check_charges(client.stack, batch["id"], answers)
 
 
 def test_an_input_file_that_is_not_valid_runs_no_line(client: BatchClient) -> None:
