@@ -210,7 +210,7 @@ def test_an_output_file_is_no_input_file(client: BatchClient) -> None:
     answer = client.post(batch["output_file_id"])
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("invalid_request_error", "input_file_id")
+    assert (error["type"], error["param"]) == ("invalid_request_error", "input_file_id")
     assert client.http.delete(f"/files/{batch['output_file_id']}").status_code == 200, "no batch uses it"
 
 
