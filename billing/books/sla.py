@@ -6,7 +6,8 @@ A row is measured if it has targets, which are the targets in force at its first
 first token if `ttft_s` ≤ `ttft_target_s`, and within its target between tokens if `itl_s` ≤ `itl_target_s`. `ttft_s`
 counts from the request's arrival at the gateway. `itl_s` is the mean time between the tokens of the request's slowest
 text as they arrived at the gateway; a request with a single token has no `itl_s`. Requests without a usage row are
-counted by `count_unserved`. All moments are microseconds UTC.
+counted by `count_unserved`. Lines of batches are not counted: the promise of a line is its batch's deadline. All
+moments are microseconds UTC.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _quarters = sla_quarters
 _cursor = sla_cursor
 _KEY = (_quarters.c.tenant_id, _quarters.c.quarter, _quarters.c.tier, _quarters.c.model)
 _READ = ("tenant_id", "finished_at", "tier", "model", "ttft_s", "ttft_target_s", "itl_s", "itl_target_s", "pause_s")
-_ROWS = sa.select(*(_usage.c[name] for name in _READ), _usage.c.preemptions)
+_ROWS = sa.select(*(_usage.c[name] for name in _READ), _usage.c.preemptions).where(_usage.c.batch_id.is_(None))
 
 
 class QuarterKey(msgspec.Struct, frozen=True, order=True):

@@ -376,10 +376,14 @@ class LedgerTransaction:
 
     def _record_usage(self, hold: _Hold, settlement: Settlement, currency: str) -> None:
         row = msgspec.structs.asdict(hold) | msgspec.structs.asdict(settlement)
-        row["finished_at"] = self._now if settlement.finished_at is None else settlement.finished_at
-        started_at = hold.held_at - round(settlement.before_hold_s * SECOND)
+        finished_at = self._now if settlement.finished_at is None else settlement.finished_at
+        if settlement.age_s is None:
+            started_at = hold.held_at - round(settlement.before_hold_s * SECOND)
+        else:  # the duration is the gateway's: `held_at` omits the wait for the hold's transaction, `ttft_s` has it
+            started_at = finished_at - round(settlement.age_s * SECOND)
         newest = next(reversed(settlement.engines), None)
-        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=started_at, engine_epoch=newest)
+        row.update(currency=currency, cost_picos=hold.settled_picos, engine_epoch=newest)
+        row.update(started_at=started_at, finished_at=finished_at)
         self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
         self._recompute_rows += [
             (hold.request_id, tier, cost.tokens, cost.device_s) for tier, cost in settlement.recomputed.items()

@@ -86,6 +86,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     conversation_id: str | None = None  # of the stored conversation that the response is added to
     has_sealed: bool = False  # a message has encrypted reasoning
     seals_reasoning: bool = False  # the answer has its reasoning encrypted as well
+    store: bool = False  # the body says that the answer is stored
     background: bool = False  # generated without a waiting client; the answer is stored
     embedding: EmbeddingFormat | None = None  # set if a vector of each prompt is made, and no text
     repeated: bytes = b""  # members of the answer's JSON object that repeat the request, without braces

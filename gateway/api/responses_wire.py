@@ -118,6 +118,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
             end_user=self.safety_identifier or self.user or None,
             continues=self.previous_response_id,
+            store=bool(self.store),
             background=bool(self.background),
             conversation_id=self.conversation_id,
             repeated=self.repeated_fields(),

@@ -186,6 +186,8 @@ def _check_line(asked: GenerationRequest) -> None:
         raise errors.InvalidRequest("'stream' must be false in a batch.", param="stream")
     if asked.background:
         raise errors.InvalidRequest("'background' must be false in a batch.", param="background")
+    if asked.store:  # absent, it is true for OpenAI; then the answer says that it is not stored
+        raise errors.InvalidRequest("'store' must be false in a batch: its responses are not stored.", param="store")
     refuse_without_turn(asked.continues, asked.conversation_id)
 
 

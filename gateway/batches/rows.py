@@ -16,7 +16,7 @@ from gateway import errors
 from gateway.batch_tables import batches
 from gateway.config.batches_settings import BatchesSection
 from gateway.file_tables import files
-from gateway.files.rows import begin_use, hide_files, lock_tenant_key
+from gateway.files.rows import UPLOAD_PURPOSE, begin_use, hide_files, lock_tenant_key
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 IDEMPOTENCY_S = 24 * 3600  # for which the creation with an Idempotency-Key is replayed
@@ -95,14 +95,17 @@ _BILLED = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
 
 def create_batch(connection: sa.Connection, new: NewBatch, section: BatchesSection) -> BatchRow:
     """Insert a batch that begins to use its input file. With `idempotency`, the batch that an earlier call created.
-    Raises NotFound for an unknown input file, QuotaExceeded, IdempotencyMismatch."""
+    Raises NotFound for an unknown input file, InvalidRequest for an output file, QuotaExceeded, IdempotencyMismatch."""
     lock_tenant_key(connection, new.tenant_id)  # one new batch of the tenant at a time
     now = database_now(connection)
     if (earlier := earlier_call(connection, new, now)) is not None:
         return earlier
     check_unended(connection, new.tenant_id, section)
-    if begin_use(connection, new.tenant_id, new.input_file_id) is None:
+    if (file := begin_use(connection, new.tenant_id, new.input_file_id)) is None:
         raise file_not_found(new.input_file_id)
+    if file.purpose != UPLOAD_PURPOSE:
+        message = f"The file has the purpose {file.purpose!r}; the input of a batch has {UPLOAD_PURPOSE!r}."
+        raise errors.InvalidRequest(message, param="input_file_id")
     return insert_batch(connection, new, now, {"status": "validating", "lines": 0, "enqueued_tokens": 0})
 
 

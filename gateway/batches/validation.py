@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -17,9 +19,13 @@ CUSTOM_ID_CHARS_MAX = 512
 BLANK_LINES_MAX = 100_000  # of a file: a file of blank lines alone would occupy a thread for minutes
 ERRORS_MAX = 100  # that a batch lists
 BYTES_PER_TOKEN = 4  # of a body, in the estimate of enqueued tokens
-# The beginning of a prompt by which lines are ordered, so that lines with the same prefix run one after another.
+# Lines are ordered so that prompts with a common beginning run one after another: by its first PREFIX_BYTES, then by
+# checksums of its first CHECKED_BYTES, each a fifth longer than the last. So the prompts of two neighbours have at
+# least five sixths of the longest beginning in common that other lines share with them.
 PREFIX_BYTES = 192
+CHECKED_BYTES = tuple(int(PREFIX_BYTES * 1.2**number) for number in range(1, 64))
 METHOD = "POST"
+FAULT_CHARS_MAX, PARAM_CHARS_MAX = 256, 128  # of a message and of a field's name, which can quote the line
 
 
 class BatchError(msgspec.Struct, frozen=True):
@@ -44,29 +50,41 @@ class _PromptFields(msgspec.Struct, frozen=True):
     """The fields of a body by which lines are ordered."""
 
     model: str
+    tools: msgspec.Raw = msgspec.Raw(b"")
     system: msgspec.Raw = msgspec.Raw(b"")
     instructions: msgspec.Raw = msgspec.Raw(b"")
     messages: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
 
-    def prefix(self) -> bytes:
-        before = bytes(self.system or self.instructions)[:PREFIX_BYTES]
-        return (before + bytes(self.messages or self.input or self.prompt)[:PREFIX_BYTES])[:PREFIX_BYTES]
+    def order_key(self) -> bytes:
+        """By which lines of one target are ordered: at most 444 bytes."""
+        before = (self.tools, self.system or self.instructions)
+        text = memoryview(b"".join([*before, self.messages or self.input or self.prompt]))
+        parts, at, checksum = [bytes(text[:PREFIX_BYTES])], 0, 0
+        for upto in CHECKED_BYTES:
+            if upto > len(text):
+                break
+            checksum = zlib.crc32(text[at:upto], checksum)
+            parts.append(checksum.to_bytes(4))
+            at = upto
+        return b"".join(parts)
 
 
 class ValidLine(msgspec.Struct, frozen=True, gc=False):
-    """`offset`: bytes of the file before the line; `length`: its bytes without its end."""
+    """`offset`: bytes of the file before the line; `length`: its bytes without its end. `order_key`: of its prompt."""
 
     line: int
     offset: int
     length: int
     model: str
-    prefix: bytes
+    order_key: bytes
 
 
 read_line = msgspec.json.Decoder(InputLine).decode
 _read_fields = msgspec.json.Decoder(_PromptFields).decode
+# The field at fault in a message of msgspec's about an object whose fields are not decoded further.
+_FAULT = re.compile(r"(?:Object (?:missing required|contains unknown) field `|.* - at `\$\.)(.*)`", re.DOTALL)
 
 
 class LineScanner:
@@ -150,11 +168,14 @@ class LineScanner:
             self._check_line(line, offset)
 
     def _check_line(self, line: bytes, offset: int) -> None:
+        within = ""
         try:
             found = read_line(line)
+            within = "body"
             fields = _read_fields(found.body)
         except msgspec.ValidationError as error:
-            self._refuse("invalid_request_line", f"The line is no request: {error}.", _path(str(error)))
+            fault = str(error)[:FAULT_CHARS_MAX]
+            self._refuse("invalid_request_line", f"The line is no request: {fault}.", _path(str(error), within))
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse("invalid_json_line", f"The line is not valid JSON: {error}.")
@@ -171,7 +192,7 @@ class LineScanner:
         else:
             self.models.setdefault(fields.model, self._number)
             name = self._names.setdefault(fields.model, fields.model)  # one text for all lines
-            self.lines.append(ValidLine(self._number, offset, len(line), name, fields.prefix()))
+            self.lines.append(ValidLine(self._number, offset, len(line), name, fields.order_key()))
             self.body_bytes += len(found.body)
 
     def _first_with(self, custom_id: str) -> int | None:
@@ -193,13 +214,14 @@ class LineScanner:
 
 
 def in_order(lines: list[ValidLine], targets: Mapping[str, str]) -> Iterator[tuple[ValidLine, str]]:
-    """The lines in the order in which they run, each with its target: by target, then by the beginning of the prompt.
-    `targets`: what the names of models stand for."""
-    ordered = sorted(lines, key=lambda line: (targets[line.model], line.prefix, line.line))
+    """The lines in the order in which they run, each with its target: by target, then by the beginning of the prompt
+    (`order_key`). `targets`: what the names of models stand for."""
+    ordered = sorted(lines, key=lambda line: (targets[line.model], line.order_key, line.line))
     return ((line, targets[line.model]) for line in ordered)
 
 
-def _path(message: str) -> str | None:
-    """The field at fault, from a message of msgspec's."""
-    _, mark, path = message.partition("`$.")
-    return path.rstrip("`") if mark else None
+def _path(message: str, within: str) -> str | None:
+    """The field at fault, from a message of msgspec's about the field `within` of a line; "": about the line."""
+    found = _FAULT.fullmatch(message)
+    names = [name for name in (within, found[1] if found is not None else "") if name]
+    return ".".join(names)[:PARAM_CHARS_MAX] or None

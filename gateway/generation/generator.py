@@ -314,8 +314,10 @@ class Generator:
     def _first_token(self, request: InFlight) -> None:
         record = request.line.record
         request.answer.model = request.target.name
-        if record.ttft_s is None:
-            record.ttft_s = request.line.age_s()
+        if record.ttft_s is not None:
+            return
+        record.ttft_s = request.line.age_s()
+        if request.line_run is None:  # a line has the deadline of its batch, and no target
             self._metrics.ttft.labels(request.tier).observe(record.ttft_s)
             targets = self._first_tokens.observe(request.tier, record.ttft_s, request.prompt_tokens)
             record.ttft_target_s, record.itl_target_s = targets.ttft_s, targets.itl_s

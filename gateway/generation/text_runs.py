@@ -26,7 +26,7 @@ from gateway.engines.engine import (
     TokenStream,
 )
 from gateway.generation.answer import FinishReason, TokenUsage
-from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
+from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode, EndingKind
 from gateway.generation.first_tokens import TokenGaps
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
@@ -351,8 +351,10 @@ class TextRuns:
             if run.parts is not None and run.parts.calls and run.output.matched is None:
                 reason = "tool_calls"
             return TextEnding(EndingCode.STOP, reason, None, made, usage)
-        if end is StreamEnd.LENGTH and (self._request.plan.pooling is None or run.is_pooled):
+        if end is StreamEnd.LENGTH and self._request.plan.pooling is None:
             return TextEnding(EndingCode.LENGTH, "length", None, made, usage)
+        if end is StreamEnd.LENGTH and run.is_pooled:  # no limit of tokens ended it
+            return TextEnding(EndingCode.STOP, "stop", None, made, usage)
         if (self._stopped and end is StreamEnd.ABORTED) or self._request.answer.left or self._stopping():
             return self._early_ending(run, usage)
         fields = self._fields(reason=end.value, message=ending.message)
@@ -399,7 +401,7 @@ class TextRuns:
         billed = [run.output.tokens if given else 0 for run in self.all]
         prompt = cached = 0
         for first, counted in zip(self.all[:: request.n], request.prompts, strict=True):
-            is_computed = request.prompt_alone and given and ends[first.index].ending is EndingCode.LENGTH
+            is_computed = request.prompt_alone and given and ends[first.index].ending.kind is EndingKind.COMPLETED
             if is_computed or any(billed[first.index : first.index + request.n]):
                 prompt += len(counted.ids)
                 if request.plan.pooling is None:  # an embedding has one price for all tokens

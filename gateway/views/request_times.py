@@ -44,7 +44,8 @@ class VerdictView(msgspec.Struct, frozen=True, kw_only=True):
 class SlownessView(msgspec.Struct, frozen=True, kw_only=True):
     """`phases`: without a gap, from the arrival to the end. `weights_s`: when the request was submitted, its model's
     weights were predicted to be resident after this; 0: they were, null: unknown. This wait is part of the queue.
-    `verdict` null: its tier is not configured any more, and its own targets are unknown."""
+    `verdict` null: a line of a batch, which has no targets; or its tier is not configured any more, and its own targets
+    are unknown."""
 
     phases: list[PhaseView]
     weights_s: float | None
@@ -92,6 +93,8 @@ def _phases(row: UsageRow) -> list[PhaseView]:
 
 
 def _verdict(row: UsageRow, tier: TierSection | None) -> VerdictView | None:
+    if row.batch_id is not None:
+        return None
     own = row.ttft_target_s is not None and row.itl_target_s is not None
     if own:
         ttft_target_s, inter_token_target_s = row.ttft_target_s or 0.0, row.itl_target_s or 0.0

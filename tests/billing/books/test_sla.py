@@ -48,7 +48,8 @@ def exact_ms(seconds: list[float], part: float) -> float:
 
 
 async def use(books: Books, number: int, seed: int) -> None:
-    """Settled requests of two tenants; a tenth as an older version settles them, a tenth with a single token."""
+    """Settled requests of two tenants; a tenth as an older version settles them, a tenth with a single token,
+    a quarter lines of a batch."""
     draw = random.Random(seed)
     other = books.database.read_sync(lambda c: tenants.by_slug(c, "other"))
     assert other is not None
@@ -64,6 +65,7 @@ async def use(books: Books, number: int, seed: int) -> None:
         requests.append(request)
         made = settlement(request, draw.choice((1, 20)))
         made = msgspec.structs.replace(made, finished_at=moment, preemptions=draw.choice((0, 0, 2)))
+        made = msgspec.structs.replace(made, batch_id=draw.choice((None, None, None, "batch_1")))
         if draw.random() < 0.9:
             ttft = round(draw.lognormvariate(-1, 1), 6)
             made = msgspec.structs.replace(
@@ -84,8 +86,10 @@ def fold(books: Books, limit: int) -> None:
 
 
 def usage_rows(books: Books) -> list[sa.Row[Any]]:
-    """The usage rows themselves."""
-    return list(books.database.read_sync(lambda c: c.execute(sa.select(tables.usage)).all()))
+    """The usage rows themselves, without lines of batches, which are not counted."""
+    rows = books.database.read_sync(lambda c: c.execute(sa.select(tables.usage)).all())
+    assert {row.batch_id for row in rows} == {None, "batch_1"}
+    return [row for row in rows if row.batch_id is None]
 
 
 def check_figures(found: SlaDay, rows: list[sa.Row[Any]]) -> None:

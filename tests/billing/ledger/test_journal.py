@@ -127,7 +127,8 @@ def test_the_longest_ending_fits_its_share() -> None:
     longest = Settlement(
         request_id="r" * 64, prompt_tokens=most, cached_tokens=most, completion_tokens=most, made_tokens=most,
         ending="e" * 64, discarded_tokens=most, discard_reason="d" * 64, queue_s=1 / 3e9, ttft_s=1 / 3e9,
-        before_hold_s=1 / 3e9, device_s=1 / 3e9, preemptions=most, recomputed_tokens=most, finished_at=most,
+        age_s=1 / 3e9, before_hold_s=1 / 3e9, device_s=1 / 3e9, preemptions=most, recomputed_tokens=most,
+        finished_at=most,
         recomputed={f"{tier:032}": Recompute(most, 1 / 3e9) for tier in range(16)},
         trace_id="f" * 32, asked="a" * ASKED_CHARS_MAX, adapter_version=most,
     )  # fmt: skip

@@ -73,7 +73,7 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
         discarded_tokens=2,
         discard_reason="overrun",
         ending="client_left",
-        before_hold_s=0.125,
+        age_s=0.75,
         queue_s=0.25,
         ttft_s=0.5,
         device_s=0.125,
@@ -85,12 +85,23 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
     row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
     assert row is not None
     kept = msgspec.structs.asdict(said)
-    before_hold_s = kept.pop("before_hold_s")
+    del kept["age_s"], kept["before_hold_s"]
     del kept["engines"]  # tests/billing/proofs/test_engine_books.py
     del kept["output"]  # test_outputs.py
     assert kept.items() <= msgspec.structs.asdict(row).items()
-    held = books.database.read_sync(lambda connection: history.get(connection, request.request_id)).hold
-    assert row.started_at == held.held_at - before_hold_s * SECOND, "it began when it arrived"
+    assert row.started_at == row.finished_at - 0.75 * SECOND, "it began when it arrived"
+
+
+@pytest.mark.parametrize("before_hold_s", [0.0, 0.125])
+async def test_the_age_of_a_settlement_of_an_earlier_version_is_unknown(
+    books: Books, ledger: Ledger, before_hold_s: float
+) -> None:
+    request = books.request()
+    await ledger.hold(request)
+    await ledger.settle(msgspec.structs.replace(settlement(request, 7), before_hold_s=before_hold_s))
+    found = books.database.read_sync(lambda connection: history.get(connection, request.request_id))
+    assert found.usage is not None
+    assert found.usage.started_at == found.hold.held_at - before_hold_s * SECOND
 
 
 async def test_repeated_calls_change_nothing(books: Books, ledger: Ledger) -> None:

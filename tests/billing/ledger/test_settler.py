@@ -19,6 +19,8 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import REQUEST_TOKENS_MAX
+from billing.books import usage
+from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import expiry
 from billing.ledger import journal as journals
@@ -209,7 +211,7 @@ async def main(url, folder, tenant_id):
     ledger.settle = ledger.void = away
     for n in range(3):
         done = Settlement(request_id=f"req_old_{n}", prompt_tokens=10, cached_tokens=0, completion_tokens=5,
-                          made_tokens=5, ending="stop")
+                          made_tokens=5, ending="stop", ttft_s=3.0, age_s=4.0)
         await settler.settle(done)
     print("kept", flush=True)
     await asyncio.sleep(60)
@@ -230,8 +232,6 @@ async def killed_gateway(books: Books, folder: Path) -> None:
 
 def expire_all(books: Books, now_plus_s: int = 3600) -> list[str]:
     def run(connection: sa.Connection) -> list[str]:
-        from billing.clock import SECOND, database_now
-
         return expiry.expire_dead(connection, "gw_auditor", database_now(connection) + now_plus_s * SECOND)
 
     return books.database.write_sync(run)
@@ -244,6 +244,10 @@ async def test_the_journal_of_a_killed_gateway_is_settled_at_the_next_start(book
     async with gateway(books.url, tmp_path, "gw_new"):
         assert books.state(budget) == (45, 100), "before any audit"
         assert [path.stem for path in paths(tmp_path)] == ["gw_new"]
+    for number in range(3):
+        row = books.database.read_sync(lambda c, number=number: usage.get(c, f"req_old_{number}"))
+        assert row is not None
+        assert row.ttft_s * SECOND == 3 * SECOND < row.finished_at - row.started_at == 4 * SECOND
     assert expire_all(books) == ["req_old_3"], "what was never settled expires"
     assert books.state(budget) == (45, 0)
     books.assert_sound()

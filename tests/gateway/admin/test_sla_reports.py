@@ -19,10 +19,12 @@ from billing.books import sla
 from gateway.access import keys
 from gateway.cli import main
 from support.gateway.admin_client import Operator
+from support.gateway.batch_client import BatchClient, chat_lines, usage_of
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually
 
 # Premium's first token comes in time and its others do not; batch's first token does not.
+LINES = 12  # of a batch of globex's
 TIERS = "".join(
     f'[[tiers]]\nname = "{name}"\nservice_tier = "{service_tier}"\nttft_base_ms = {ttft}\n'
     f"ttft_per_1k_prompt_tokens_ms = 0.001\ninter_token_ms = {itl}\n"
@@ -42,6 +44,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[
         stack.start()
         for slug, tokens in (("acme", 12), ("acme", 1), ("globex", 6), ("initech", 6)):
             assert stack.chat(slug, max_tokens=tokens).status_code == 200
+        with BatchClient(stack, stack.keys["globex"]) as client:
+            assert client.finish(client.create(chat_lines(LINES)))["status"] == "completed"
         yield stack
     finally:
         stack.stop()
@@ -133,6 +137,37 @@ def test_reports_agree_with_every_other_place(shop: Stack) -> None:
     for path in ("sla", "sla/export"):
         assert operator.refused(400, "GET", path, start_date="2026-02-30")["param"] == "start_date"
         assert operator.refused(404, "GET", path, tenant="umbrella")["param"] == "tenant"
+
+
+def test_lines_of_batches_have_no_target_and_are_in_no_report(shop: Stack) -> None:
+    operator = Operator(shop)
+    with BatchClient(shop, shop.keys["globex"]) as client:
+        [batch] = client.http.get("/batches").json()["data"]
+    rows = usage_of(shop, batch["id"])
+    assert len(rows) == LINES
+    for row in rows:
+        assert row.ttft_s > 0.006, "longer than the tier's target"
+        assert (row.ttft_target_s, row.itl_target_s) == (None, None)
+        assert row.itl_s > 0
+    whole = operator.ok("GET", f"requests/{rows[0].request_id}")
+    assert whole["batch_id"] == batch["id"]
+    assert whole["slowness"]["phases"]
+    assert whole["slowness"]["verdict"] is None
+    shop.write(sla.fold_sla)
+    found = figures(operator.ok("GET", "sla", tenant="globex"))
+    assert (found["batch"]["requests"], found["batch"]["verdict"]) == (0, "no_traffic")
+    assert figures(operator.ok("GET", "sla"))["batch"]["requests"] == 1, "initech's"
+
+    def attained() -> int:
+        [tier] = [tier for tier in operator.ok("GET", "tiers")["data"] if tier["name"] == "batch"]
+        return int(next(each["requests"] for each in tier["attainment"] if each["window"] == "24h"))
+
+    eventually(lambda: attained() > 0)
+    assert attained() == 1
+    counts = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in shop.metrics().splitlines()}
+    assert counts['laneway_first_tokens_total{target="missed",tier="batch"}'] == "1.0"
+    assert counts['laneway_first_tokens_total{target="met",tier="batch"}'] == "0.0"
+    assert counts['laneway_time_to_first_token_seconds_count{tier="batch"}'] == "1.0"
 
 
 def leave(shop: Stack, tenant: str) -> None:

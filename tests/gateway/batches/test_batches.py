@@ -93,7 +93,7 @@ def test_openais_sdk_end_to_end(stack: Stack) -> None:
     ("endpoint", "body"),
     [
         ("/v1/completions", {"model": MODEL, "prompt": ["Once", "Twice"], "max_tokens": 3, "logprobs": 1}),
-        ("/v1/responses", {"model": MODEL, "input": "Hello", "max_output_tokens": 3, "store": True}),
+        ("/v1/responses", {"model": MODEL, "input": "Hello", "max_output_tokens": 3}),
         ("/v1/embeddings", {"model": MODEL, "input": ["Hello", "Goodbye"], "dimensions": 4}),
     ],
 )
@@ -133,6 +133,23 @@ def test_a_line_that_is_refused_is_an_error_of_its_own(client: BatchClient) -> N
     assert details["line-4"]["param"] == "messages"
     assert client.outputs(batch).keys() == {"line-5", "line-6"}
     check_charges(client.stack, batch["id"], client.outputs(batch))
+
+
+def test_a_response_that_must_be_stored_is_refused(client: BatchClient) -> None:
+    bodies = {name: {"model": MODEL, "input": "Hello", "max_output_tokens": 3} for name in ("true", "false", "absent")}
+    bodies["true"]["store"], bodies["false"]["store"] = True, False
+    url = "/v1/responses"
+    lines = [{"custom_id": name, "method": "POST", "url": url, "body": body} for name, body in bodies.items()]
+    batch = client.finish(client.create(lines, url))
+    [refused] = client.errors(batch).values()
+    assert (refused["custom_id"], refused["response"]["status_code"]) == ("true", 400)
+    assert refused["response"]["body"]["error"]["param"] == "store"
+    answers = client.outputs(batch)
+    assert {name: line["response"]["body"]["store"] for name, line in answers.items()} == {
+        "false": False,
+        "absent": False,
+    }
+    check_charges(client.stack, batch["id"], answers)
 
 
 def test_an_input_file_that_is_not_valid_runs_no_line(client: BatchClient) -> None:
@@ -186,6 +203,15 @@ def test_other_tenants_files_and_batches_do_not_exist(stack: Stack, client: Batc
         assert other.http.get("/batches", params={"after": batch_id}).status_code == 400
         assert batch_id not in [batch["id"] for batch in other.http.get("/batches").json()["data"]]
         client.finish(batch_id)
+
+
+def test_an_output_file_is_no_input_file(client: BatchClient) -> None:
+    batch = client.finish(client.create(chat_lines(1)))
+    answer = client.post(batch["output_file_id"])
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "input_file_id")
+    assert client.http.delete(f"/files/{batch['output_file_id']}").status_code == 200, "no batch uses it"
 
 
 def test_a_repeated_creation_gets_the_same_batch(client: BatchClient) -> None:

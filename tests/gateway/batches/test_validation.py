@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ def line(custom_id: str = "a", model: str = "m", content: str = "hello", **field
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body} | fields).encode()
 
 
-def scan(data: bytes, part_bytes: int = 10**9, lines_max: int = LINES_MAX) -> LineScanner:
-    scanner = LineScanner(CHAT, LINE_BYTES_MAX, lines_max)
+def scan(
+    data: bytes, part_bytes: int = 10**9, lines_max: int = LINES_MAX, line_bytes_max: int = LINE_BYTES_MAX
+) -> LineScanner:
+    scanner = LineScanner(CHAT, line_bytes_max, lines_max)
     for start in range(0, len(data), part_bytes):
         scanner.scan_part(data[start : start + part_bytes])
     scanner.finish_scan()
@@ -53,10 +57,14 @@ def test_each_line_is_found_at_its_place(before: bytes, between: bytes, after: b
         (b"\xff\xfe", "invalid_json_line", None),
         (b"[" * 1000, "invalid_request_line", None),
         (b"[]", "invalid_request_line", None),
-        (json.dumps({"custom_id": "b", "method": "POST", "url": CHAT}).encode(), "invalid_request_line", None),
-        (line("b", body={"messages": []}), "invalid_request_line", None),
-        (line("b", body={"model": 3}), "invalid_request_line", "model"),
-        (line("b", more=1), "invalid_request_line", None),
+        (json.dumps({"custom_id": "b", "method": "POST", "url": CHAT}).encode(), "invalid_request_line", "body"),
+        (line("b", method=3), "invalid_request_line", "method"),
+        (line("b", body=[]), "invalid_request_line", "body"),
+        (line("b", body={"messages": []}), "invalid_request_line", "body.model"),
+        (line("b", body={"model": 3}), "invalid_request_line", "body.model"),
+        (line("b", more=1), "invalid_request_line", "more"),
+        (line("b", **{"x`y": 1}), "invalid_request_line", "x`y"),
+        (line("b", **{"x" * 1000: 1}), "invalid_request_line", "x" * 128),
         (line(""), "invalid_custom_id", "custom_id"),
         (line("b" * 513), "invalid_custom_id", "custom_id"),
         (line("b", method="GET"), "invalid_method", "method"),
@@ -72,6 +80,7 @@ def test_a_wrong_line_is_named(wrong: bytes, code: str, param: str | None) -> No
         [error] = scanner.errors
         assert error.param == param
         assert error.message.endswith(".")
+        assert len(error.message) < 300
         assert len(scanner.lines) == 2, "the lines after it are checked too"
 
 
@@ -112,6 +121,36 @@ def test_the_number_of_blank_lines_is_limited() -> None:
     assert codes(scanner) == [("too_many_blank_lines", BLANK_LINES_MAX + 1)]
     assert scanner.has_failed
     assert scanner._number == BLANK_LINES_MAX + 1, "no line after it is checked"
+
+
+LONG = "You are a careful clerk of the department of water. Answer in one sentence. " * 3
+MANUAL = "Rule 1: be brief. " * 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda group, number: {
+            "messages": [
+                {"role": "system", "content": f"{LONG}{group}{LONG}"},
+                {"role": "user", "content": f"Question {number}"},
+            ]
+        },
+        lambda group, number: {"messages": [{"role": "user", "content": f"{MANUAL}{group}{MANUAL}Question {number}"}]},
+        lambda group, number: {"instructions": f"{LONG}{group}{MANUAL}", "input": f"Question {number}"},
+        lambda group, number: {"prompt": f"{MANUAL}{group}{MANUAL}Question {number}"},
+        lambda group, number: {"tools": [{"name": f"tool-{group}", "description": LONG}], "input": f"{LONG}{number}"},
+    ],
+    ids=["system prompt", "one message", "instructions", "prompt", "tools"],
+)
+def test_lines_with_a_long_common_prefix_run_one_after_another(body: Callable[[str, int], dict[str, Any]]) -> None:
+    groups = [number % 3 for number in range(9)]
+    assert len(LONG) > 215
+    lines = [line(str(at), body={"model": "m"} | body("ABC"[group], at)) for at, group in enumerate(groups)]
+    scanner = scan(b"\n".join(lines), line_bytes_max=10_000)
+    assert scanner.errors == []
+    ordered = [groups[one.line - 1] for one, _ in in_order(scanner.lines, {"m": "m"})]
+    assert [group for group, _ in itertools.groupby(ordered)] in [list(order) for order in itertools.permutations(range(3))], ordered
 
 
 def test_lines_run_by_target_and_prefix() -> None:

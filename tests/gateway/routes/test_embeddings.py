@@ -141,7 +141,7 @@ def test_an_embedding_is_settled_before_its_answer(stack: Stack, tokenizer: Toke
         assert answer.json()["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
         row = stack.usage(answer.headers["x-request-id"])
         assert row is not None
-        assert (row.operation, row.ending) == ("embedding", "length")
+        assert (row.operation, row.ending) == ("embedding", "stop")
         assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.made_tokens) == (tokens, 0, 0, 0)
         assert row.cost_picos == tokens * PICOS
         assert answer.headers["x-laneway-max-tokens-granted"] == "0"

@@ -49,6 +49,7 @@ export function Slowness({ whole }: { whole: RequestView }) {
         <span className="faint">from its arrival at the gateway</span>
       </figcaption>
       {verdict !== null && <Verdicts of={verdict} tier={whole.tier} first_s={first_s} />}
+      {whole.batch_id !== null && <p className="faint">no first-token target: a line of a batch</p>}
       <Bar phases={phases} whole_s={ended_s} target_s={verdict?.ttft_target_s ?? null} />
       <ul>
         {phases.map((phase) => (
