@@ -85,6 +85,7 @@ BENCHMARKS = (
         for op, about in KERNELS.items()
     ),
     Benchmark("gateway_capacity", "the requests that one core of the gateway serves, everything on", two_cores),
+    Benchmark("premium_beside_batch", "the gateway's part of premium's TTFT beside a batch", two_cores),
     Benchmark("events_by_dialect", "the cost of a streamed token in each dialect", two_cores),
     Benchmark("tracing", "the gateway's cost of a recorded trace", two_cores),
     Benchmark("slow_readers", "the effect of slow readers on other clients", two_cores),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -86,6 +87,9 @@ class Database:
         self._reporters = ThreadPoolExecutor(REPORTERS, thread_name_prefix="database-report")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="database-keeper")
         self._administering = asyncio.Lock()
+        # SQLite's driver waits for its lock by polling at growing intervals, up to 100 ms; the threads of this process
+        # wait for each other here instead.
+        self._turn = threading.Lock() if self.is_sqlite else None
         self.write_fault = ""  # of the last write, one of WRITE_FAULTS; "": it was committed, or failed otherwise
 
     @property
@@ -132,13 +136,26 @@ class Database:
 
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
         try:
-            with _translated(), self._write_engine.begin() as connection:
+            with _translated(), self._sqlite_turn(), self._write_engine.begin() as connection:
                 result = function(connection)
         except DatabaseUnavailable as error:
             self.write_fault = error.write_fault
             raise
         self.write_fault = ""
         return result
+
+    @contextmanager
+    def _sqlite_turn(self) -> Iterator[None]:
+        """On SQLite, one thread of this process writes at a time. Raises DatabaseUnavailable."""
+        if self._turn is None:
+            yield
+            return
+        if not self._turn.acquire(timeout=BUSY_TIMEOUT_S):
+            raise DatabaseUnavailable("database is locked")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def read_sync(self, function: Callable[[sa.Connection], T]) -> T:
         with _translated(), self._read_engine.connect() as connection:

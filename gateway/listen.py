@@ -41,6 +41,9 @@ IDLE_CONNECTION_S = 75
 # Threshold of the collector's youngest generation. Python's default of 700 objects makes it run hundreds of times a
 # second here.
 YOUNG_OBJECTS_MAX = 20_000
+# A thread that needs the GIL asks its owner to release it after this long. The event loop must not wait Python's 5 ms
+# to have it back from a thread that writes to the database or renders a prompt.
+SWITCH_INTERVAL_S = 0.0005
 FINISH_CHECK_S = 0.05  # between two polls of the remaining requests
 
 
@@ -56,7 +59,7 @@ class GatewayServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             async with self._services.running():
-                _tune_collector()
+                _tune_interpreter()
                 await super().serve(sockets)
         except (DatabaseUnavailable, GatewayRefused, SchemaOutdated, WrongSecret, OSError) as error:
             if self.started:
@@ -121,12 +124,13 @@ class GatewayServer(uvicorn.Server):
         )
 
 
-def _tune_collector() -> None:
+def _tune_interpreter() -> None:
     """Exempt the objects that exist now from collection: they live until the process ends, and a pass over them stops
-    every stream for tens of milliseconds."""
+    every stream for tens of milliseconds. And let the event loop's thread have the GIL soon."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def serve(config: Config, services: Services, app: ASGIApp) -> bool:

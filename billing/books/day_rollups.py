@@ -7,6 +7,7 @@ the usage rows. All moments are microseconds UTC.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -41,11 +42,17 @@ def fold_days(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock 
     if newest <= cursor.sequence:
         return FoldResult(cursor.sequence, cursor.sequence, False)
     upto = min(newest, cursor.sequence + limit)
-    batch = sa.and_(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)
-    rollups.add_sums(connection, usage_days, *_day_sums(batch))
+    statement = _fold_statement(connection.dialect.name)
+    connection.execute(statement, {"after": cursor.sequence, "upto": upto})
     values = {"sequence": upto, "folded_at": clock(connection)}
     connection.execute(sa.update(day_cursor).where(day_cursor.c.id == 1).values(values))
     return FoldResult(cursor.sequence, upto, upto < newest)
+
+
+@functools.cache
+def _fold_statement(dialect: str) -> sa.Executable:
+    """Add the sums of rollups.FOLDED to the days."""
+    return rollups.sums_insert(dialect, usage_days, *_day_sums(rollups.FOLDED))
 
 
 def day() -> sa.ColumnElement[int]:

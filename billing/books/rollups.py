@@ -6,6 +6,7 @@ A row gets its sequence before its transaction commits, so a row may become visi
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -31,6 +32,11 @@ _hours = tables.usage_hours
 _recompute_hours = tables.recompute_hours
 _cursor = tables.rollup_cursor
 
+# Usage rows of one fold. Its statements are built once, with these two parameters.
+FOLDED = sa.and_(
+    _usage.c.sequence > sa.bindparam("after", type_=sa.BigInteger),
+    _usage.c.sequence <= sa.bindparam("upto", type_=sa.BigInteger),
+)
 # A literal, not a parameter: an expression in GROUP BY must be the same text as in the column list.
 NOTHING: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
 _LOCK = sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()
@@ -96,18 +102,15 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
     if newest is None or newest <= cursor.sequence:
         return FoldResult(cursor.sequence, cursor.sequence, False)
     upto = min(newest, cursor.sequence + limit)
-    batch = sa.and_(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)
+    batch = {"after": cursor.sequence, "upto": upto}
     now = clock(connection)
-    _ensure_periods(connection, batch, now)
-    requests, made = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(batch)
-    ).one()
-    before = _requests_in(connection, batch)
-    add_sums(connection, _hours, *_sums(batch))
-    add_sums(connection, tables.tag_hours, *_tag_sums(batch))
-    add_sums(connection, _recompute_hours, *_recompute_sums(batch))
-    add_sums(connection, tables.engine_ledger, *_engine_sums(batch))
-    added = _requests_in(connection, batch) - before
+    spans = {tenant_id: (int(first), int(last)) for tenant_id, first, last in connection.execute(_SPANS, batch)}
+    periods.ensure(connection, spans, now)
+    requests, made = connection.execute(_COUNTS, batch).one()
+    before = int(connection.execute(_REQUESTS, batch).scalar_one())
+    for statement in _fold_statements(connection.dialect.name):
+        connection.execute(statement, batch)
+    added = int(connection.execute(_REQUESTS, batch).scalar_one()) - before
     assert added == requests, f"{requests} usage rows up to {upto}, of which {added} have a period"
     connection.execute(
         sa.update(_cursor)
@@ -137,18 +140,23 @@ def fold_all(connection: sa.Connection, clock: Clock = database_now) -> int | No
     return folded.sequence_to
 
 
-def _ensure_periods(connection: sa.Connection, batch: sa.ColumnElement[bool], now: int) -> None:
-    span = sa.func.min(_usage.c.finished_at), sa.func.max(_usage.c.finished_at)
-    rows = connection.execute(sa.select(_usage.c.tenant_id, *span).where(batch).group_by(_usage.c.tenant_id))
-    periods.ensure(connection, {tenant_id: (int(first), int(last)) for tenant_id, first, last in rows}, now)
-
-
-def _requests_in(connection: sa.Connection, batch: sa.ColumnElement[bool]) -> int:
-    """The requests that the roll-ups have for the tenants and hours of a batch."""
-    touched = sa.select(_usage.c.tenant_id, hour().label("hour")).where(batch).distinct().subquery()
+def _requests_in() -> sa.Select[Any]:
+    """The requests that the roll-ups have for the tenants and hours of FOLDED."""
+    touched = sa.select(_usage.c.tenant_id, hour().label("hour")).where(FOLDED).distinct().subquery()
     joined = _hours.join(touched, sa.and_(_hours.c.tenant_id == touched.c.tenant_id, _hours.c.hour == touched.c.hour))
-    query = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
-    return int(connection.execute(query).scalar_one())
+    return sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
+
+
+@functools.cache
+def _fold_statements(dialect: str) -> tuple[sa.Executable, ...]:
+    """Add the sums of FOLDED to the roll-ups."""
+    sums_of = {
+        _hours: _sums(FOLDED),
+        tables.tag_hours: _tag_sums(FOLDED),
+        _recompute_hours: _recompute_sums(FOLDED),
+        tables.engine_ledger: _engine_sums(FOLDED),
+    }
+    return tuple(sums_insert(dialect, table, rows, columns) for table, (rows, columns) in sums_of.items())
 
 
 def hour() -> sa.ColumnElement[int]:
@@ -245,7 +253,14 @@ def add_sums(
     connection: sa.Connection, table: sa.Table, rows: sa.Select[Any], columns: dict[str, sa.ColumnElement[Any]]
 ) -> None:
     """Insert the rows, or add their sums to existing rows."""
-    if connection.dialect.name == "sqlite":
+    connection.execute(sums_insert(connection.dialect.name, table, rows, columns))
+
+
+def sums_insert(
+    dialect: str, table: sa.Table, rows: sa.Select[Any], columns: dict[str, sa.ColumnElement[Any]]
+) -> sa.Executable:
+    """The statement of `add_sums`. Building it takes milliseconds, for which SQLite's only writer would wait."""
+    if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
@@ -259,4 +274,13 @@ def add_sums(
     }
     if "sequence_max" in columns:  # batches are in order, so sequence_min of an existing row does not change
         added["sequence_max"] = new["sequence_max"]
-    connection.execute(into.on_conflict_do_update(index_elements=key, set_=added))
+    return into.on_conflict_do_update(index_elements=key, set_=added)
+
+
+_SPANS = (
+    sa.select(_usage.c.tenant_id, sa.func.min(_usage.c.finished_at), sa.func.max(_usage.c.finished_at))
+    .where(FOLDED)
+    .group_by(_usage.c.tenant_id)
+)
+_COUNTS = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(FOLDED)
+_REQUESTS = _requests_in()

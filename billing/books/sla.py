@@ -104,13 +104,31 @@ def read_cursor(connection: sa.Connection) -> SlaCursor:
     return SlaCursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1)).one())
 
 
+class CountedRows(msgspec.Struct, frozen=True):
+    """Usage rows with sequence_from < sequence ≤ sequence_to by quarter-hour, and by quarter-hour for all tenants.
+    `newest`: the highest sequence."""
+
+    sequence_from: int
+    sequence_to: int
+    newest: int
+    quarters: dict[QuarterKey, SlaCounts]
+
+
 def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> FoldResult:
     """Add the usage rows after the cursor, about `limit` of them, to their quarter-hours. Needs a writing
     transaction."""
-    cursor = SlaCursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()).one())
+    _lock_cursor(connection)
+    return store_counts(connection, count_rows(connection, limit), clock=clock)
+
+
+def count_rows(connection: sa.Connection, limit: int) -> CountedRows:
+    """Count the usage rows after the cursor, about `limit` of them. On PostgreSQL the transaction must be that of
+    `store_counts` and must have the cursor locked (`complete_up_to`); on SQLite a separate one that only reads will do,
+    so that the ledger need not wait for it."""
+    cursor = read_cursor(connection)
     newest = complete_up_to(connection)
     if newest is None or newest <= cursor.sequence:
-        return FoldResult(cursor.sequence, cursor.sequence, False)
+        return CountedRows(cursor.sequence, cursor.sequence, cursor.sequence, {})
     upto = min(newest, cursor.sequence + limit)
     found: dict[QuarterKey, SlaCounts] = {}
     for row in connection.execute(_ROWS.where(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)):
@@ -122,11 +140,25 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
     for key, counts in list(found.items()):
         of_all = msgspec.structs.replace(key, tenant_id=NONE)
         found.setdefault(of_all, SlaCounts()).add_counts(counts)
-    _merge_stored(connection, found)
-    _add(connection, {key: each.counts for key, each in found.items()}, found)
-    values = {"sequence": upto, "folded_at": clock(connection)}
-    connection.execute(sa.update(_cursor).where(_cursor.c.id == 1).values(values))
-    return FoldResult(cursor.sequence, upto, upto < newest)
+    return CountedRows(cursor.sequence, upto, newest, found)
+
+
+def store_counts(connection: sa.Connection, counted: CountedRows, *, clock: Clock = database_now) -> FoldResult:
+    """Add the counts to the rows of their quarter-hours, and move the cursor; without effect if another transaction has
+    moved it since. Needs a writing transaction."""
+    cursor, upto = _lock_cursor(connection), counted.sequence_to
+    if cursor.sequence != counted.sequence_from:
+        return FoldResult(cursor.sequence, cursor.sequence, True)
+    if upto > cursor.sequence:
+        _merge_stored(connection, counted.quarters)
+        _add(connection, {key: each.counts for key, each in counted.quarters.items()}, counted.quarters)
+        values = {"sequence": upto, "folded_at": clock(connection)}
+        connection.execute(sa.update(_cursor).where(_cursor.c.id == 1).values(values))
+    return FoldResult(cursor.sequence, upto, upto < counted.newest)
+
+
+def _lock_cursor(connection: sa.Connection) -> SlaCursor:
+    return SlaCursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()).one())
 
 
 def count_unserved(connection: sa.Connection, unserved: Mapping[QuarterKey, UnservedCount]) -> None:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -42,6 +42,9 @@ GROUP_MAX = 256  # holds, and as many endings, of one transaction
 # answer, not its first token.
 INTERVAL_S = 1 / 80
 BURST_TRANSACTIONS = 8
+# Nobody waits for the first token of a batch's line: transactions of lines alone start LINES_INTERVAL_S apart, and do
+# not count to BURST_TRANSACTIONS. A caller's hold waits for the transaction in flight, so these are few.
+LINES_INTERVAL_S = 1 / 40
 HOLDS_WAITING_MAX = 10_000
 CLOSE_PATIENCE_S = 3.0
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0  # between transactions while the database is unavailable
@@ -68,6 +71,22 @@ class _EndItem:
     waiter: asyncio.Future[HoldEnding] | None  # None: one of the ledger's own voids, repeated until it succeeds
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """What waits for a transaction, in the order of arrival."""
+
+    holds: deque[_HoldItem] = field(default_factory=deque)
+    endings: deque[_EndItem] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self.holds or self.endings)
+
+    def put_back(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
+        """At the front."""
+        self.holds.extendleft(reversed(holds))
+        self.endings.extendleft(reversed(endings))
+
+
 def _answer(waiter: asyncio.Future[Answer] | None, result: Answer | Exception) -> None:
     if waiter is None or waiter.done():
         return
@@ -86,7 +105,7 @@ class Ledger:
     its lease is valid.
 
     It is a coalescer with a separate loop, because it differs from `billing.coalescer` in four ways: a transaction
-    takes from two queues, each with a bound; transactions have a minimum interval, and endings alone wait for it; an
+    takes from several queues; transactions have a minimum interval, and endings and batches' lines wait for it; an
     ending is recorded even if its caller was cancelled; and when the database is unavailable, all holds fail at once,
     while the ledger's own voids are repeated."""
 
@@ -103,21 +122,22 @@ class Ledger:
         self._clock = clock
         self._lease_s = lease_s
         self._prices = PriceBook()  # used only in the writer thread
-        self._holds: deque[_HoldItem] = deque()
-        self._endings: deque[_EndItem] = deque()
+        self._callers = _Waiting()  # with the ledger's own voids
+        self._lines = _Waiting()  # of batches
         self._drain_task: asyncio.Task[None] | None = None
-        self._endings_timer: asyncio.TimerHandle | None = None  # set while endings wait and no transaction runs
+        self._timer: asyncio.TimerHandle | None = None  # set while endings or lines wait and no transaction runs
         self._closing = False
-        # By the loop's clock: when the next transaction may start, and when a transaction without holds may start.
-        self._next_at = self._endings_at = -math.inf
+        # By the loop's clock: when the next transaction with a caller's hold may start, and when the last one started.
+        self._next_at = self._began_at = -math.inf
         self.away: str | None = None  # the last commit's error, while the database is unavailable
 
-    async def hold(self, request: HoldRequest) -> Held | HoldRefused:
+    async def hold(self, request: HoldRequest, *, is_line: bool = False) -> Held | HoldRefused:
         """Reserve the most that the request may cost. When this returns, the hold is committed. A repeated call with
-        the id of an open hold gives the same answer. If the caller is cancelled meanwhile, the hold is voided. Raises
-        LedgerUnavailable; RequestIdReused if the hold with this id has ended."""
+        the id of an open hold gives the same answer. If the caller is cancelled meanwhile, the hold is voided.
+        `is_line`: of a batch, so it waits as endings do. Raises LedgerUnavailable; RequestIdReused if the hold with
+        this id has ended."""
         request.check()
-        return await self._reserve(request)
+        return await self._reserve(request, is_line=is_line)
 
     async def move(self, request: HoldRequest) -> Held | HoldRefused:
         """Replace the open hold with this request's id by a hold for another model, adapter or size, at the price that
@@ -127,29 +147,33 @@ class Ledger:
         request.check()
         return await self._reserve(HoldMove(request))
 
-    async def _reserve(self, request: HoldRequest | HoldMove) -> Held | HoldRefused:
+    async def _reserve(self, request: HoldRequest | HoldMove, *, is_line: bool = False) -> Held | HoldRefused:
         if self.away is not None:
             raise LedgerUnavailable(self.away)
-        if len(self._holds) >= HOLDS_WAITING_MAX:
+        waiting = self._lines if is_line else self._callers
+        if len(waiting.holds) >= HOLDS_WAITING_MAX:
             raise LedgerUnavailable(f"{HOLDS_WAITING_MAX} holds wait already")
         waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
-        self._holds.append(_HoldItem(request, waiter))
-        self._start()
+        waiting.holds.append(_HoldItem(request, waiter))
+        if is_line:
+            self._start_later(LINES_INTERVAL_S)
+        else:
+            self._start()
         try:
             return await waiter
         except asyncio.CancelledError:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
                 # The caller was cancelled between `_commit`'s answer and its own next turn, so `_commit` could not
                 # void.
-                self._endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
-                self._start_for_endings()
+                self._callers.endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
+                self._start_later(INTERVAL_S)
             raise
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
         """Write usage and entries and end the hold, in one transaction. A repeated call changes nothing and
         gives the first answer. Raises LedgerUnavailable, HoldUnknown, and AssertionError if more was used than held."""
         settlement.check()
-        return await self._end_hold(settlement)
+        return await self._end_hold(settlement, is_line=settlement.batch_id is not None)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """End the hold of a request that made no tokens. Idempotent; the outcome for an unknown id is "unknown"."""
@@ -158,7 +182,7 @@ class Ledger:
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
         """Wait until all calls are answered; calls that are still open after `patience_s` raise LedgerUnavailable."""
         self._closing = True
-        if self._endings:
+        if self._callers or self._lines:
             self._start()
         if self._drain_task is None:
             return
@@ -166,53 +190,57 @@ class Ledger:
         for task in late:
             task.cancel()
             await asyncio.wait([task])
-        if self._endings_timer is not None:
-            self._endings_timer.cancel()
-            self._endings_timer = None
+        self._stop_timer()
         closed = LedgerUnavailable("the ledger is closed")
-        while self._holds:
-            _answer(self._holds.popleft().waiter, closed)
-        while self._endings:
-            _answer(self._endings.popleft().waiter, closed)
+        for waiting in (self._callers, self._lines):
+            while waiting.holds:
+                _answer(waiting.holds.popleft().waiter, closed)
+            while waiting.endings:
+                _answer(waiting.endings.popleft().waiter, closed)
 
-    async def _end_hold(self, ending: Ending) -> HoldEnding:
+    async def _end_hold(self, ending: Ending, *, is_line: bool = False) -> HoldEnding:
         waiter: asyncio.Future[HoldEnding] = asyncio.get_running_loop().create_future()
-        self._endings.append(_EndItem(ending, waiter))
-        self._start_for_endings()
+        (self._lines if is_line else self._callers).endings.append(_EndItem(ending, waiter))
+        self._start_later(LINES_INTERVAL_S if is_line else INTERVAL_S)
         return await waiter
 
     def _start(self) -> None:
-        if self._endings_timer is not None:
-            self._endings_timer.cancel()
-            self._endings_timer = None
+        self._stop_timer()
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(), name="ledger")
 
-    def _start_for_endings(self) -> None:
-        """Start at once if the last transaction started INTERVAL_S ago; otherwise set a timer for that moment."""
-        if self._drain_task is None and self._endings_timer is None:
-            loop = asyncio.get_running_loop()
-            if loop.time() >= self._endings_at:
-                self._start()
-            else:
-                self._endings_timer = loop.call_at(self._endings_at, self._start)
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_later(self, interval_s: float) -> None:
+        """Start at once if the last transaction started `interval_s` ago; otherwise at that moment, or earlier if an
+        earlier start is set."""
+        if self._drain_task is not None:
+            return
+        loop, at = asyncio.get_running_loop(), self._began_at + interval_s
+        if loop.time() >= at:
+            self._start()
+        elif self._timer is None or at < self._timer.when():
+            self._stop_timer()
+            self._timer = loop.call_at(at, self._start)
 
     async def _drain(self) -> None:
         backoff_s = BACKOFF_MIN_S
-        holds: list[_HoldItem] = []
-        endings: list[_EndItem] = []
+        taken: list[tuple[_Waiting, list[_HoldItem], list[_EndItem]]] = []
         try:
             loop = asyncio.get_running_loop()
-            while self._holds or self._endings:
-                if (wait_s := self._next_at - loop.time()) > 0:
-                    holds, endings = [], []  # answered: a cancelled task must not queue them again
+            while self._callers or self._lines:
+                if self._callers.holds and (wait_s := self._next_at - loop.time()) > 0:
+                    taken = []  # answered: a cancelled task must not queue them again
                     await asyncio.sleep(wait_s)
-                now = loop.time()
-                self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
-                self._endings_at = now + INTERVAL_S
-                endings = [self._endings.popleft() for _ in range(min(GROUP_MAX, len(self._endings)))]
-                holds = [self._holds.popleft() for _ in range(min(GROUP_MAX, len(self._holds)))]
-                holds = [item for item in holds if not item.waiter.cancelled()]
+                self._began_at = now = loop.time()
+                if self._callers.holds:
+                    self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
+                taken = self._take()
+                holds = [item for _, some, _ in taken for item in some]
+                endings = [item for _, _, some in taken for item in some]
                 try:
                     await self._commit(holds, endings)
                     self.away, backoff_s = None, BACKOFF_MIN_S
@@ -221,16 +249,31 @@ class Ledger:
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
                 written = self.away is None
-                if written and not self._holds and not self._closing and loop.time() < self._endings_at:
+                if written and not self._callers.holds and not self._closing and loop.time() < self._rest_at():
                     break
-            if self._endings:
-                self._endings_timer = loop.call_at(self._endings_at, self._start)
+            if self._callers or self._lines:
+                self._timer = loop.call_at(self._rest_at(), self._start)
         except asyncio.CancelledError:  # by `close` after `patience_s`; `close` answers them
-            self._holds.extendleft(reversed(holds))
-            self._endings.extendleft(reversed(endings))
+            for waiting, some_holds, some_endings in taken:
+                waiting.put_back(some_holds, some_endings)
             raise
         finally:
             self._drain_task, self.away = None, None
+
+    def _take(self) -> list[tuple[_Waiting, list[_HoldItem], list[_EndItem]]]:
+        """The items of the next transaction, by where they waited: callers' first, and at most GROUP_MAX of a kind."""
+        taken = []
+        holds_left = endings_left = GROUP_MAX
+        for waiting in (self._callers, self._lines):
+            endings = [waiting.endings.popleft() for _ in range(min(endings_left, len(waiting.endings)))]
+            holds = [waiting.holds.popleft() for _ in range(min(holds_left, len(waiting.holds)))]
+            holds_left, endings_left = holds_left - len(holds), endings_left - len(endings)
+            taken.append((waiting, [item for item in holds if not item.waiter.cancelled()], endings))
+        return taken
+
+    def _rest_at(self) -> float:
+        """When the next transaction without a caller's hold starts."""
+        return self._began_at + (INTERVAL_S if self._callers.endings else LINES_INTERVAL_S)
 
     async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
         """Run one transaction. It is retried once, since a connection may have died while it was idle. A repeat is
@@ -251,7 +294,7 @@ class Ledger:
         for hold, held in zip(holds, results[0], strict=True):
             _answer(hold.waiter, held)
             if hold.waiter.cancelled() and isinstance(held, Held):
-                self._endings.append(_EndItem(Void(held.request_id, "caller_gone"), None))
+                self._callers.endings.append(_EndItem(Void(held.request_id, "caller_gone"), None))
         for ending, ended in zip(endings, results[1], strict=True):
             _answer(ending.waiter, ended)
 
@@ -287,11 +330,12 @@ class Ledger:
         for hold in holds:
             if not _answered(hold.waiter):
                 _answer(hold.waiter, LedgerUnavailable(self.away))
-                self._endings.append(_EndItem(Void(hold.request.request_id, "ledger_unavailable"), None))
-        while self._holds:
-            _answer(self._holds.popleft().waiter, LedgerUnavailable(self.away))
+                self._callers.endings.append(_EndItem(Void(hold.request.request_id, "ledger_unavailable"), None))
+        for waiting in (self._callers, self._lines):
+            while waiting.holds:
+                _answer(waiting.holds.popleft().waiter, LedgerUnavailable(self.away))
         for ending in reversed(endings):
             if ending.waiter is None:
-                self._endings.appendleft(ending)
+                self._callers.endings.appendleft(ending)
             elif not _answered(ending.waiter):
                 _answer(ending.waiter, LedgerUnavailable(self.away))

@@ -88,6 +88,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     seals_reasoning: bool = False  # the answer has its reasoning encrypted as well
     store: bool = False  # the body says that the answer is stored
     background: bool = False  # generated without a waiting client; the answer is stored
+    is_line: bool = False  # of a batch: its work must not delay the first tokens of other requests
     embedding: EmbeddingFormat | None = None  # set if a vector of each prompt is made, and no text
     repeated: bytes = b""  # members of the answer's JSON object that repeat the request, without braces
 

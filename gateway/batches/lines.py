@@ -130,7 +130,7 @@ class LineRunner:
         read = await self._generator.read(caller, endpoint.kind, bytes(line.body))
         log.record.ignored = read.ignored
         _check_line(read.asked)
-        asked = msgspec.structs.replace(read.asked, service_tier=self._service_tier)
+        asked = msgspec.structs.replace(read.asked, service_tier=self._service_tier, is_line=True)
         request = await self._generator.begin_request(
             caller,
             asked,

@@ -59,7 +59,8 @@ class RequestHolds:
         times.hold_began_s = request.line.age_s()
         try:
             async with StallTolerantTimeout(HOLD_WAIT_S):
-                answer = await self._ledger.hold(self._hold_request(request, request.plan))
+                held = self._hold_request(request, request.plan)
+                answer = await self._ledger.hold(held, is_line=request.line_run is not None)
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         times.hold_ended_s = request.line.age_s()

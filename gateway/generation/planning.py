@@ -298,6 +298,7 @@ class RequestPlanner:
             dialect=model.dialect,
             tools=model.tools,
             reader=ReasoningReader(self.reasoning_keys(caller), info.digest) if asked.has_sealed else None,
+            in_thread=asked.is_line,
         )
 
     def reasoning_keys(self, caller: Caller) -> ReasoningKeys:

@@ -3,7 +3,9 @@ in processes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -47,6 +49,8 @@ class PromptCounter:
 
     def __init__(self, large_work: LargeWork) -> None:
         self._large_work = large_work
+        # One thread: of a request that waits for it, encoding a prompt is a small part.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="line-prompts")
 
     async def count(
         self,
@@ -60,10 +64,11 @@ class PromptCounter:
         dialect: ModelDialect | None = None,
         tools: str | None = None,
         reader: ReasoningReader | None = None,
+        in_thread: bool = False,
     ) -> list[CountedPrompt]:
         """The prompts in order. `tools`: of the model's section in laneway.toml; `dialect`: made with it. `echo`: also
-        return the texts of a LargeBody. `reader`: opens encrypted reasoning. Raises ContextLengthExceeded,
-        InvalidRequest, RateLimited, Overloaded."""
+        return the texts of a LargeBody. `reader`: opens encrypted reasoning. `in_thread`: short prompts are encoded
+        beside the event loop. Raises ContextLengthExceeded, InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             check_words(tokenizer, prompts.words, window)
             job = CountJob(prompts, str(tokenizer.directory), encoding, window, reader, echo, tools)
@@ -76,6 +81,9 @@ class PromptCounter:
             job = CountJob(list(prompts), str(tokenizer.directory), encoding, window, tools=tools)
             counted = await self._in_process(job, tenant)
             ids = [one.ids for one in counted]
+        elif in_thread:
+            loop = asyncio.get_running_loop()
+            ids = await loop.run_in_executor(self._thread, count, tokenizer, prompts, window, dialect)
         else:
             ids = count(tokenizer, prompts, window, dialect)
         return [

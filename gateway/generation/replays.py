@@ -308,7 +308,7 @@ class Replays:
                     request_ids = list(self._forget_later)[:REMOVE_MAX]
                     await self._database.write(lambda c, ids=request_ids: _remove(c, ids))  # type: ignore[misc]
                     self._forget_later.difference_update(request_ids)
-                while await self._database.write(remove_expired) == REMOVE_MAX:
+                while await self._database.write_in_background(remove_expired) == REMOVE_MAX:
                     pass
             except DatabaseUnavailable as error:
                 _log.warning("replays.not_removed", extra={"fields": {"reason": str(error)}})

@@ -39,6 +39,9 @@ ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again
 NO_OUTPUT: OutputReader = TextOfTexts([])
 # Prompts of a request for embeddings that engines have at once: the others wait here, and not in the tier's queue.
 POOLED_AT_ONCE = 32
+# Arrivals of output of a whole answer that are turned into text together. Turning each token into text as it arrives
+# would take most of the event loop's time beside hundreds of lines of batches.
+TAKEN_TOGETHER = 64
 # An engine refuses these in ordinary operation.
 EXPECTED_REFUSALS = (RefusalReason.QUEUE_FULL, RefusalReason.TOO_LONG)
 
@@ -78,6 +81,8 @@ class TextRun:
     ended_s: float = 0.0
     is_pooled: bool = False  # the answer has the prompt's vector
     gaps: TokenGaps = field(default_factory=TokenGaps)
+    is_whole: bool = False  # its output may be turned into text late: nobody reads it before the end
+    untaken: int = 0  # arrivals of output since output was taken
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -164,6 +169,8 @@ class TextRuns:
                 detokenizer = request.model.tokenizer.detokenizer(skip_special_tokens=rules.skip_special_tokens)
                 run.parts = PartsOfIds(detokenizer, syntax, rules.stops, request.stop_ids, rules.min_tokens)
             run.output = run.parts
+        logprobs = request.sampling.logprobs >= 0 or run.report is not None
+        run.is_whole = not (request.in_pieces or request.rules.stops or run.parts is not None or logprobs)
 
     def _reader(self, run: TextRun, kind: OutputKind) -> OutputReader:
         """The reader of a text without parts."""
@@ -290,6 +297,10 @@ class TextRuns:
         `_run_text` at the ending."""
         if done.done():
             return
+        if run.is_whole and run.started.is_set() and stream.final is None and run.untaken < TAKEN_TOGETHER:
+            run.gaps.note_arrival()
+            run.untaken += 1
+            return
         try:
             if run.report is not None and not run.number:
                 for part in stream.take_prompt():
@@ -310,6 +321,7 @@ class TextRuns:
         if text.stopped:
             return
         run.gaps.note_arrival()
+        run.untaken = 0
         if run.parts is not None:
             text.push_output(output, stream.take_logprobs() if request.sampling.logprobs >= 0 else ())
             if parts := run.parts.take_parts():

@@ -24,8 +24,8 @@ from gateway.engines.engine import Engine
 from gateway.metrics import Metrics
 
 FOLD_S = 10.0  # reports read usage that is not folded yet row by row
-# SQLite has one writer at a time: settlements wait while at most this many rows are folded.
-FOLD_SQLITE_MAX = 1000
+# SQLite has one writer at a time: holds wait while at most this many rows are folded, for some milliseconds.
+FOLD_SQLITE_MAX = 500
 EARLY_S = 1.0  # a gateway does not reconcile if another one did in the interval, or up to this time before its end
 
 _log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from billing.books import rollups, sla
+from billing.books.rollups import FoldResult
 from billing.database import Database, DatabaseUnavailable
 from gateway.metrics import Metrics
 from gateway.upkeep.bookkeeper import FOLD_S, FOLD_SQLITE_MAX
@@ -35,5 +36,11 @@ class SlaFolder:
 
     async def fold_rows(self) -> None:
         """Fold all usage. Raises DatabaseUnavailable."""
-        while (await self._database.write_in_background(lambda c: sla.fold_sla(c, limit=self._limit))).more:
+        while (await self._fold_some()).more:
             pass
+
+    async def _fold_some(self) -> FoldResult:
+        if not self._database.is_sqlite:
+            return await self._database.write_in_background(lambda c: sla.fold_sla(c, limit=self._limit))
+        counted = await self._database.report(lambda c: sla.count_rows(c, self._limit))
+        return await self._database.write_in_background(lambda c: sla.store_counts(c, counted))

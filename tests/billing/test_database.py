@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,33 @@ async def test_writes_take_turns(books: Books) -> None:
     before = await books.database.read(revision.read)
     await asyncio.gather(*(books.database.write(revision.bump) for _ in range(20)))
     assert await books.database.read(revision.read) == before + 20
+
+
+async def test_threads_of_one_process_wait_for_each_other_s_writes(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for SQLite's lock, which the driver polls at growing intervals."""
+    upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long(connection: sa.Connection) -> None:
+        revision.bump(connection)
+        begun.set()
+        assert go_on.wait(10)
+
+    before = await database.read(revision.read)
+    background = asyncio.create_task(database.write_in_background(long))
+    await asyncio.to_thread(begun.wait, 10)
+    with monkeypatch.context() as patience:
+        patience.setattr("billing.database.BUSY_TIMEOUT_S", 0.05)
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            await database.write(revision.bump)
+    waiting = asyncio.create_task(database.write(revision.bump))
+    go_on.set()
+    await asyncio.gather(background, waiting)
+    assert await database.read(revision.read) == before + 2
+    database.close()
 
 
 async def test_away_has_one_name(postgres_books: Books) -> None:

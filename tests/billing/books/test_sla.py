@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from billing import sla_tables, tables
 from billing.accounts import tenants
 from billing.books import sla
+from billing.books.rollups import FoldResult
 from billing.books.sketch import ACCURACY, DurationSketch
 from billing.books.sla import QUARTER, QuarterKey, UnservedCount
 from billing.books.sla_reports import SlaDay, SlaQuery, figures_by_tier, report
@@ -130,6 +131,27 @@ def test_a_sketch_is_within_its_error_and_merges_without_one() -> None:
             assert whole.quantile_s(part) == pytest.approx(exact, rel=ACCURACY + 1e-9)
             assert merged.quantile_s(part) == whole.quantile_s(part)
     assert DurationSketch().encoded() is DurationSketch().quantile_s(0.5) is None
+
+
+async def test_rows_may_be_counted_before_the_transaction_that_stores_the_counts(books: Books) -> None:
+    """On SQLite the ledger waits only for the second. Counts that another gateway has stored are not added again."""
+    database = books.database
+    if not database.is_sqlite:
+        pytest.skip("PostgreSQL counts and stores in one transaction")
+    database.write_sync(lambda c: tenants.create(c, slug="other", name="other", tier="batch"))
+    await use(books, 60, 3)
+    early = database.read_sync(lambda c: sla.count_rows(c, 40))
+    late = database.read_sync(lambda c: sla.count_rows(c, 50))
+    assert database.write_sync(lambda c: sla.store_counts(c, early)).more
+    refused = database.write_sync(lambda c: sla.store_counts(c, late))
+    assert refused == FoldResult(early.sequence_to, early.sequence_to, True)
+    rest = database.read_sync(lambda c: sla.count_rows(c, 50))
+    assert not database.write_sync(lambda c: sla.store_counts(c, rest)).more
+    quarters = sla_tables.sla_quarters.c
+    query = sa.select(sa.func.sum(quarters.requests)).where(quarters.tenant_id != tables.NONE)
+    assert database.read_sync(lambda c: int(c.execute(query).scalar_one())) == 60
+    nothing = database.read_sync(lambda c: sla.count_rows(c, 50))
+    assert not database.write_sync(lambda c: sla.store_counts(c, nothing)).more
 
 
 async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> None:

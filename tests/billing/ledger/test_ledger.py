@@ -17,7 +17,7 @@ from billing.accounts import budgets, prices, tenants
 from billing.books import history, usage
 from billing.clock import SECOND
 from billing.database import Database
-from billing.ledger.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
+from billing.ledger.ledger import BURST_TRANSACTIONS, Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
 from billing.ledger.messages import HoldEnding
 from billing.proofs.ledger_audit import LedgerAudit
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, CommitCount, settlement
@@ -452,6 +452,63 @@ async def test_endings_alone_wait_for_the_interval(
     await asyncio.gather(*(ledger.settle(settlement(request, 7)) for request in requests))
     assert asyncio.get_running_loop().time() - began >= 0.3
     assert count.commits == 2
+    books.assert_sound()
+
+
+async def test_lines_of_batches_wait_for_their_interval_or_for_a_caller_s_hold(
+    books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 30.0)
+    monkeypatch.setattr("billing.ledger.ledger.LINES_INTERVAL_S", 60.0)
+    count = CommitCount(books.database)
+    first, second = books.request(), books.request()
+    await ledger.hold(first, is_line=True)
+    settled = asyncio.create_task(ledger.settle(msgspec.structs.replace(settlement(first, 7), batch_id="batch_1")))
+    held = asyncio.create_task(ledger.hold(second, is_line=True))
+    await asyncio.sleep(0.05)
+    assert (count.commits, settled.done(), held.done()) == (1, False, False)
+    async with asyncio.timeout(10):
+        await ledger.hold(books.request())
+    assert (await settled).outcome == "settled"
+    assert isinstance(await held, Held)
+    assert count.commits == 2
+    waiting = asyncio.create_task(ledger.hold(books.request(), is_line=True))
+    await asyncio.sleep(0)
+    await ledger.close()  # waits for no interval
+    assert isinstance(await waiting, Held)
+    books.assert_sound(open_holds=3)
+
+
+async def test_transactions_of_lines_delay_no_caller_s_hold(
+    books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not count to the burst of transactions that start without delay."""
+    monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 30.0)
+    monkeypatch.setattr("billing.ledger.ledger.LINES_INTERVAL_S", 0.0)
+    async with asyncio.timeout(20):
+        for _ in range(2 * BURST_TRANSACTIONS):
+            await ledger.hold(books.request(), is_line=True)
+        for _ in range(BURST_TRANSACTIONS):
+            await ledger.hold(books.request())
+    late = asyncio.create_task(ledger.hold(books.request()))
+    await asyncio.sleep(0.05)
+    assert not late.done()
+    late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
+    books.assert_sound(open_holds=3 * BURST_TRANSACTIONS)
+
+
+async def test_an_ending_does_not_wait_for_the_lines_interval(
+    books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.ledger.ledger.LINES_INTERVAL_S", 60.0)
+    first, second = books.request(), books.request()
+    await asyncio.gather(ledger.hold(first), ledger.hold(second))
+    line = asyncio.create_task(ledger.settle(msgspec.structs.replace(settlement(first, 7), batch_id="batch_1")))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await ledger.settle(settlement(second, 7))
+        assert (await line).outcome == "settled"  # with the ending's transaction
     books.assert_sound()
 
 

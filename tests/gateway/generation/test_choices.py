@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from engine.text.tokenizer import Tokenizer
+from gateway.generation.text_runs import TAKEN_TOGETHER
 from support.gateway.both_engines import FAILING_ID, ids_only, running_stack
 from support.gateway.slow_readers import send
 from support.stack import MODEL, Stack, body, events
@@ -119,6 +120,18 @@ def test_a_stream_of_several_texts(slow: Stack) -> None:
         own = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == index]
         assert own[0]["delta"] == {"role": "assistant", "content": ""}
         assert [choice["finish_reason"] for choice in own] == [None] * (len(own) - 1) + ["length"]
+
+
+def test_a_whole_answer_is_the_streamed_one(slow: Stack) -> None:
+    """Its tokens are turned into text some at a time."""
+    asked: dict[str, Any] = {"max_tokens": TAKEN_TOGETHER + 10, "seed": 3}
+    whole = slow.chat(**asked)
+    *chunks, done = events(slow.chat(**asked, stream=True).text)
+    assert done == "[DONE]"
+    assert whole.json()["choices"][0]["message"]["content"] == texts_of(chunks)[0]
+    assert whole.json()["usage"]["completion_tokens"] == TAKEN_TOGETHER + 10
+    row = used(slow, whole)
+    assert row.pause_s < row.itl_s * TAKEN_TOGETHER / 2  # the time of each arrival is noted
 
 
 async def test_the_official_client(slow: Stack) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from array import array
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -256,6 +257,23 @@ async def test_work_is_bounded_by_messages_as_well_as_characters(
     found = await counter.count(Tokenizer.load(model_dir), "any", WINDOW, [prompt], tenant="t")
     assert found[0].ids == [7]
     assert (len(rendered), len(work.jobs)) == ((1, 0) if in_loop else (0, 1))
+
+
+async def test_a_line_s_prompt_is_encoded_beside_the_event_loop(model_dir: Path) -> None:
+    class Noting(Tokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+            threads.append(threading.current_thread())
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    threads: list[threading.Thread] = []
+    counter, tokenizer = PromptCounter(Remembering()), Noting(model_dir)
+    [loop] = await counter.count(tokenizer, "any", WINDOW, ["some text"], tenant="t")
+    [thread] = await counter.count(tokenizer, "any", WINDOW, ["some text"], tenant="t", in_thread=True)
+    assert loop == thread
+    main = threading.current_thread()
+    assert [one is main for one in threads] == [True, False]
+    with pytest.raises(ContextLengthExceeded):
+        await counter.count(tokenizer, "any", WINDOW, [[1] * 650_000], tenant="t", in_thread=True)
 
 
 async def test_ids_over_the_context_are_refused_before_they_are_looked_at(model_dir: Path) -> None:
