@@ -93,7 +93,9 @@ def test_usage_tells_lines_from_requests_of_the_same_tier(stack: Stack, client: 
         eventually(lambda: stack.usage(request_id) is not None)
         own = {of: both.http.get("usage", params=of).json() for of in ("batch=true", "batch=false", "")}
     lines = usage_of(stack, batch["id"])
-    picos = {True: sum(row.cost_picos for row in lines), False: stack.usage(request_id).cost_picos}  # type: ignore[union-attr]
+    row = stack.usage(request_id)
+    assert row is not None
+    picos = {True: sum(one.cost_picos for one in lines), False: row.cost_picos}
     assert [own[of]["cost_picos"].get("USD") for of in own] == [picos[True], picos[False], sum(picos.values())]
     assert [own[of]["requests"] for of in own] == [3, 1, 4]
     of_key = {"key_id": made.key.id, "tags": "team=a"}
