@@ -1,7 +1,8 @@
 """Tags of keys: names and values by which a tenant splits its bill.
 
 The tags of a key are a tag set, stored once for each tenant under an id made from its content, and never changed. A
-hold and its usage row copy the id: later edits of the key do not change them.
+hold and its usage row copy the id: later edits of the key do not change them. The holds of lines of batches have a tag
+set of their own: the key's tags and SOURCE_TAG. So whatever splits usage by tags tells lines from other requests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from billing.texts import check_text
 TAGS_MAX = 16  # of one key
 NAME_CHARS_MAX = 64
 VALUE_CHARS_MAX = 256
-RESERVED_PREFIX = "laneway/"  # of the tags that exports add
+RESERVED_PREFIX = "laneway/"  # of the tags that Laneway adds
+SOURCE_TAG = RESERVED_PREFIX + "source"
+BATCH_LINE = "batch_line"  # the value of SOURCE_TAG; usage of other requests lacks the tag
 
 _NAME = re.compile(rf"[a-zA-Z0-9][a-zA-Z0-9._/-]{{0,{NAME_CHARS_MAX - 1}}}")
 _INSERT = BulkInsert(tag_sets, keep=True)
@@ -62,6 +65,19 @@ def store_tag_set(connection: sa.Connection, tenant_id: str, tags: Mapping[str, 
     return tag_set_id
 
 
+def store_line_tag_set(connection: sa.Connection, tenant_id: str, tag_set_id: str | None) -> str:
+    """The id of the tag set of a key's lines of batches: the tags of the key's own set, and SOURCE_TAG."""
+    own = {} if tag_set_id is None else tags_of(connection, [tag_set_id]).get(tag_set_id, {})
+    found = store_tag_set(connection, tenant_id, own | {SOURCE_TAG: BATCH_LINE})
+    assert found is not None, "the set has a tag"
+    return found
+
+
+def source_filter(of_batch: bool | None) -> tuple[tuple[str, str], ...]:
+    """The tags wanted of lines of batches (True), of all other requests (False), or none (None)."""
+    return () if of_batch is None else ((SOURCE_TAG, BATCH_LINE if of_batch else ""),)
+
+
 def has_tags(tag_set_id: sa.ColumnElement[Any], wanted: Collection[tuple[str, str]]) -> list[sa.ColumnElement[bool]]:
     """Conditions for the tag set of a row: for each name one of the wanted values. "" matches rows that lack the
     name."""
@@ -76,13 +92,17 @@ def has_tags(tag_set_id: sa.ColumnElement[Any], wanted: Collection[tuple[str, st
     return conditions
 
 
-def tags_of(connection: sa.Connection, tag_set_ids: Collection[str]) -> dict[str, dict[str, str]]:
-    """The tags of these sets by id, each in the order of its names."""
+def tags_of(
+    connection: sa.Connection, tag_set_ids: Collection[str], *, with_source: bool = False
+) -> dict[str, dict[str, str]]:
+    """The key's tags of these sets by id, each in the order of its names; with SOURCE_TAG only if `with_source`."""
     found: dict[str, dict[str, str]] = {}
     if not tag_set_ids:
         return found
     query = sa.select(tag_sets.c.tag_set_id, tag_sets.c.name, tag_sets.c.value)
     query = query.where(tag_sets.c.tag_set_id.in_(tag_set_ids))
+    if not with_source:
+        query = query.where(tag_sets.c.name != SOURCE_TAG)
     for tag_set_id, name, value in sorted(tuple(row) for row in connection.execute(query)):
         found.setdefault(tag_set_id, {})[name] = value
     return found

@@ -13,6 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.tags import has_tags, source_filter
 from billing.books import corrections, rollups, usage
 from billing.books.corrections import Correction
 from billing.books.rollups import HOUR
@@ -45,8 +46,8 @@ MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `of_batch`: only settled lines
-    of batches (True), or all requests but these (False). `endings`: only requests with one of these endings;
+    ending, or its beginning while it runs. `batch_id`: only settled lines of this batch. `of_batch`: only lines of
+    batches (True), or all requests but these (False). `endings`: only requests with one of these endings;
     `other_endings`: only ended requests with none of these endings. `min_ttft_s`: only settled requests whose first
     token arrived at the gateway after at least this time. A search with `min_ttft_s` or `of_batch` reads every request
     of the interval, so `start` should bound it."""
@@ -164,7 +165,7 @@ def page(
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
     # The holds name no batch, and have no first token.
-    if which.min_ttft_s is not None or which.batch_id is not None or which.of_batch:
+    if which.min_ttft_s is not None or which.batch_id is not None:
         if which.status not in (None, "settled"):
             return [], None
         which = msgspec.structs.replace(which, status="settled")
@@ -215,7 +216,8 @@ def _unsettled(
     after: RequestCursor | None,
     limit: int,
 ) -> list[RequestRow]:
-    query = sa.select(_holds).where(state, *_conditions(which, _holds, moment))
+    of_source = has_tags(_holds.c.tag_set_id, source_filter(which.of_batch))
+    query = sa.select(_holds).where(state, *_conditions(which, _holds, moment), *of_source)
     if after is not None:
         query = query.where(sa.tuple_(moment, _holds.c.request_id) < sa.tuple_(after.at, after.request_id))
     query = query.order_by(moment.desc(), _holds.c.request_id.desc()).limit(limit)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import METERS, all_unit_prices
-from billing.accounts.tags import has_tags
+from billing.accounts.tags import SOURCE_TAG, has_tags
 from billing.books import day_rollups, rollups
 from billing.books.rollups import HOUR
 from billing.clock import DAY, SECOND
@@ -29,6 +29,7 @@ UNFOLDED_MAX = 50_000  # usage rows that the hours have and the days have not; w
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
 TAG_GROUP = "tag:"  # before the name of a tag, whose values are the groups
 TAG_GROUPS_MAX = 4  # of one report
+SOURCE_GROUP = TAG_GROUP + SOURCE_TAG  # lines of batches, and (None) other requests
 LINE_ITEM_SEPARATOR = ", "  # between the model or the adapter's id and the meter
 LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapter, with cost and tokens only
 # Groups that are columns of the tables.

@@ -97,7 +97,6 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    batch_id: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     start: int | None = None
     end: int | None = None

@@ -362,12 +362,12 @@ class _Export:
             self._write_rows([rows.correction(made, used_at, price, tags)], 1, total)
 
     def _load_tags(self, wanted: set[str]) -> None:
-        """Load the missing tags of these tag sets."""
+        """Load the missing tags of these tag sets. Events name the batch of a line, so they need no SOURCE_TAG."""
         missing = wanted - self._tags.keys()
         if len(self._tags) + len(missing) > TAG_SETS_MAX:
             self._tags.clear()
             missing = wanted
-        self._tags |= tags_of(self._connection, missing)
+        self._tags |= tags_of(self._connection, missing, with_source=self._writer is not None)
 
     def _write_rows(self, rows: list[Row], read: int, total: int) -> None:
         assert self._writer is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from billing import finance_tables, revision, tables
+from billing.accounts.tags import SOURCE_TAG
 from billing.exports import labels
 from gateway.access import audit_chain
 from gateway.batch_tables import batches
@@ -86,7 +87,8 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
     connection.execute(sa.update(keys).where(keys.c.tenant_id == tenant_id).values(values))
     # Usage rows name the tag sets, so their rows remain.
     tag_sets = tables.tag_sets
-    connection.execute(sa.update(tag_sets).where(tag_sets.c.tenant_id == tenant_id).values(value=ERASED))
+    own_tags = sa.and_(tag_sets.c.tenant_id == tenant_id, tag_sets.c.name != SOURCE_TAG)
+    connection.execute(sa.update(tag_sets).where(own_tags).values(value=ERASED))
 
 
 def _erase_people(connection: sa.Connection, tenant_id: str) -> None:

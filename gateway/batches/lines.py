@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from billing.accounts.tags import store_line_tag_set
 from billing.clock import database_now
 from billing.coalescer import Coalescer
 from billing.database import Database, DatabaseUnavailable
@@ -73,6 +74,8 @@ class LineRunner:
         self._generator = generator
         self._limiter = limiter
         self._service_tier = tiers.service_tier(tier)
+        self._tag_sets: dict[tuple[str | None, str | None], str] = {}  # of lines, by tenant and the key's own set
+        self._tag_set_stored = asyncio.Lock()
         self._outputs: Coalescer[tuple[str, LineOutput], bool] = Coalescer(
             self._record_outputs, name="batch-outputs", batch_max=RECORDED_AT_ONCE
         )
@@ -101,7 +104,9 @@ class LineRunner:
         )
         error: errors.ApiError | None = None
         try:
-            await self._answer_line(batch, task, batch.caller, line, endpoint, log, run)
+            tag_set_id = await self._tag_set_of(batch.caller)
+            caller = msgspec.structs.replace(batch.caller, tag_set_id=tag_set_id)
+            await self._answer_line(batch, task, caller, line, endpoint, log, run)
         except errors.ApiError as raised:
             error = raised
         except DatabaseUnavailable:
@@ -115,6 +120,17 @@ class LineRunner:
         return LineResult(
             _end_of(error), request_id, line.custom_id, error, is_lost or isinstance(error, errors.InternalError)
         )
+
+    async def _tag_set_of(self, caller: Caller) -> str:
+        """The tag set of the caller's lines, stored before a hold names it. Raises DatabaseUnavailable."""
+        tenant_id, own = caller.tenant_id, caller.tag_set_id
+        assert tenant_id is not None, "a key that calls models has a tenant"
+        async with self._tag_set_stored:
+            if (tenant_id, own) not in self._tag_sets:
+                self._tag_sets[tenant_id, own] = await self._database.write_in_background(
+                    lambda connection: store_line_tag_set(connection, tenant_id, own)
+                )
+        return self._tag_sets[tenant_id, own]
 
     async def _answer_line(
         self,

@@ -40,8 +40,9 @@ LISTED_MAX = 1000
 EXIT_UNSOUND = 1
 _SPAN = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
-GROUPS = ("tenant", "project", "key", "model", "adapter", "tier")
+GROUPS = ("tenant", "project", "key", "model", "adapter", "tier", "source")
 _COLUMNS = {"tenant": "tenant_id", "project": "project_id", "key": "key_id"}  # the others are columns by their name
+SOURCE, REQUEST = "source", "request"  # REQUEST: the source of usage that is no line of a batch
 
 
 def _span(_context: click.Context, _option: click.Parameter, text: str) -> int:
@@ -140,14 +141,17 @@ def _show_request(console: Console, request_id: str, as_json: bool) -> None:
 @json_option
 @pass_console
 def usage_command(console: Console, tenant: str | None, by: tuple[str, ...], since: int, as_json: bool) -> None:
-    """Requests, tokens and cost by group, the most expensive first. Complete to this moment."""
+    """Requests, tokens and cost by group, the most expensive first. Complete to this moment. The source is `batch_line`
+    or `request`."""
     columns = [_COLUMNS.get(name, name) for name in by]
 
     def query(connection: sa.Connection) -> tuple[list[GroupSums], dict[str | None, str]]:
         end = database_now(connection) + 1
         tenant_ids = () if tenant is None else (tenant_of(connection, tenant).id,)
         which = ReportFilter(start=end - since * SECOND, end=end, tenant_ids=tenant_ids)
-        found = reports.buckets(connection, which, width="all", group_by=columns, limit=1).rows
+        groups = [reports.SOURCE_GROUP if column == SOURCE else column for column in columns]
+        rows = reports.buckets(connection, which, width="all", group_by=groups, limit=1).rows
+        found = [msgspec.structs.replace(sums, groups=_with_source(sums.groups)) for sums in rows]
         return found, names_of(connection, [value for sums in found for value in sums.groups.values()])
 
     found, names = read(console, query)
@@ -162,6 +166,15 @@ def usage_command(console: Console, tenant: str | None, by: tuple[str, ...], sin
             row["cost"] = format_picos(sums.cost_picos, sums.currency)
         rows.append(row)
     show_rows(rows, (*by, *USAGE_COLUMNS), as_json=as_json)
+
+
+def _with_source(groups: dict[str, str | None]) -> dict[str, str | None]:
+    """The groups with the source of the usage in place of the tag."""
+    source = reports.SOURCE_GROUP
+    return {
+        (SOURCE if name == source else name): value or (REQUEST if name == source else None)
+        for name, value in groups.items()
+    }
 
 
 @click.command("tiers")

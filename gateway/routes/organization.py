@@ -13,8 +13,10 @@ from litestar import Request, get
 from litestar.params import Parameter
 
 from billing.accounts.prices import PICOS_PER_UNIT
+from billing.accounts.tags import source_filter
 from billing.books import reports
 from billing.books.reports import (
+    SOURCE_GROUP,
     TAG_GROUP,
     TAG_GROUPS_MAX,
     VALUES_MAX,
@@ -36,9 +38,11 @@ from gateway.views.names import name_line_items
 LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31), "all": (1, 1)}
 COST_LIMITS: dict[Width, tuple[int, int]] = {"1d": (7, 180), "all": (1, 1)}
 
-GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier"]
-CostGroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "line_item"]
-GROUP_OF = {"api_key_id": "key_id", "service_tier": "tier"}
+GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "batch"]
+CostGroupName = Literal[
+    "tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "batch", "line_item"
+]
+GROUP_OF = {"api_key_id": "key_id", "service_tier": "tier", "batch": SOURCE_GROUP}
 
 Start = Annotated[int, Parameter(ge=0, le=2**40, description="Unix seconds")]
 End = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds; by default now")]
@@ -46,6 +50,7 @@ Names = Annotated[list[str] | None, Parameter(max_items=VALUES_MAX)]
 TagNames = Annotated[
     list[str] | None, Parameter(max_items=TAG_GROUPS_MAX, description="Names of tags whose values are groups")
 ]
+OfBatch = Annotated[bool | None, Parameter(description="true: lines of batches; false: all other requests")]
 Buckets = Annotated[int | None, Parameter(ge=1, le=1440)]
 PageToken = Annotated[
     str | None, Parameter(query="page", max_length=4096, description="`next_page` of the previous page")
@@ -55,7 +60,7 @@ PageToken = Annotated[
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of one group; names that are not in `group_by` are null. `tags`: the values of `group_by_tags`, null where
     usage has no such tag. `input_tokens` include cached tokens and `embedding_tokens`, which are those of prompts of
-    which vectors were made."""
+    which vectors were made. `batch`: true for lines of batches, false for other requests, null unless in `group_by`."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -69,7 +74,7 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     user_id: None = None
     api_key_id: str | None = None
     model: str | None = None
-    batch: None = None
+    batch: bool | None = None
     service_tier: str | None = None
     tenant_id: str | None = None
     adapter: str | None = None
@@ -94,7 +99,8 @@ class Amount(msgspec.Struct, frozen=True):
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one group owes, including the `correction_picos` of its corrections. `line_item`: the name of the model or
     the adapter, and the meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless
-    grouped by line_item. Adapters of two tenants may have one name: `adapter` in `group_by` has their ids."""
+    grouped by line_item. Adapters of two tenants may have one name: `adapter` in `group_by` has their ids. `batch`: as
+    in usage; a correction without a request is no line's."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
@@ -104,6 +110,7 @@ class CostResult(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str | None = None
     api_key_id: str | None = None
     model: str | None = None
+    batch: bool | None = None
     service_tier: str | None = None
     tenant_id: str | None = None
     adapter: str | None = None
@@ -168,6 +175,7 @@ async def organization_usage(
     adapters: Names = None,
     tiers: Names = None,
     tags: Names = None,
+    batch: OfBatch = None,
     group_by: list[GroupName] | None = None,
     group_by_tags: TagNames = None,
     limit: Buckets = None,
@@ -179,7 +187,17 @@ async def organization_usage(
     tag."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers, tags)
     query = _usage_query(
-        request, lists, start_time, end_time, bucket_width, group_by, group_by_tags, limit, LIMITS[bucket_width], page
+        request,
+        lists,
+        batch,
+        start_time,
+        end_time,
+        bucket_width,
+        group_by,
+        group_by_tags,
+        limit,
+        LIMITS[bucket_width],
+        page,
     )
     report, which = await services.database.report(lambda c: _read_report(c, query, by))
     data = [
@@ -205,6 +223,7 @@ async def organization_costs(
     adapters: Names = None,
     tiers: Names = None,
     tags: Names = None,
+    batch: OfBatch = None,
     group_by: list[CostGroupName] | None = None,
     group_by_tags: TagNames = None,
     limit: Buckets = None,
@@ -215,6 +234,7 @@ async def organization_costs(
     query = _usage_query(
         request,
         lists,
+        batch,
         start_time,
         end_time,
         bucket_width,
@@ -253,6 +273,7 @@ def _lists(request: Request[Any, Any, Any], *given: list[str] | None) -> dict[st
 def _usage_query(
     request: Request[Any, Any, Any],
     lists: dict[str, list[str]],
+    of_batch: bool | None,
     start_time: int,
     end_time: int | None,
     width: Width,
@@ -281,7 +302,7 @@ def _usage_query(
         models=tuple(lists["models"]),
         adapters=tuple(lists["adapters"]),
         tiers=tuple(lists["tiers"]),
-        tags=tag_filter(lists["tags"], "tags"),
+        tags=(*tag_filter(lists["tags"], "tags"), *source_filter(of_batch)),
     )
     place = None if page is None else decode_cursor(page, start_time * SECOND, WIDTHS[width], len(set(groups)))
     return UsageQuery(
@@ -325,8 +346,10 @@ def _named(services: Services, row: GroupSums) -> dict[str, Any]:
     named = {name: value for name, value in row.groups.items() if not name.startswith(TAG_GROUP)}
     names: dict[str, Any] = {("api_key_id" if name == "key_id" else name): value for name, value in named.items()}
     if len(named) < len(row.groups):
-        tags = [(name, value) for name, value in row.groups.items() if name not in named]
-        names["tags"] = {name.removeprefix(TAG_GROUP): value for name, value in tags}
+        tags = {name: value for name, value in row.groups.items() if name not in named}
+        if SOURCE_GROUP in tags:
+            names["batch"] = tags.pop(SOURCE_GROUP) is not None
+        names["tags"] = {name.removeprefix(TAG_GROUP): value for name, value in tags.items()} or None
     if (tier := names.get("tier")) is not None:
         section = services.config.tier(tier)
         names["service_tier"] = section.service_tier if section else None

@@ -10,6 +10,7 @@ from litestar import Request, get
 from litestar.params import Parameter
 
 from billing.accounts import budgets
+from billing.accounts.tags import source_filter
 from billing.books import usage
 from billing.books.usage import UsageFilter
 from billing.clock import SECOND
@@ -50,13 +51,18 @@ class OwnBudgets(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(["/v1/usage", "/t/{tenant:str}/v1/usage"], opt={"route": "/v1/usage"})
 async def own_usage(
-    request: Request[Any, Any, Any], services: Services, start_time: Moment = None, end_time: Moment = None
+    request: Request[Any, Any, Any],
+    services: Services,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    batch: Annotated[bool | None, Parameter(description="true: lines of batches; false: all other requests")] = None,
 ) -> OwnUsage:
     """The usage of this key."""
     caller = await admit(services, request)
     which = UsageFilter(
         tenant_id=caller.tenant_id,
         key_id=caller.key_id,
+        tags=source_filter(batch),
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,
     )

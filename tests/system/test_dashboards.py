@@ -27,7 +27,7 @@ from support.waiting import eventually
 
 FOLDER = REPO / "deploy" / "monitoring"
 DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
-TITLES = {"fleet", "tiers and their targets", "tenants", "money", "engine memory"}
+TITLES = {"fleet", "tiers and their targets", "tenants", "money", "engine memory", "batches"}
 # Of Prometheus itself; and labels that Prometheus and prometheus.yml add to every series.
 OWN_METRICS, OWN_LABELS = {"up"}, {"instance", "job", "engine"}
 WORDS = {"and", "or", "unless", "by", "without", "bool", "offset", "on", "ignoring", "group_left", "group_right", "le"}
@@ -181,6 +181,8 @@ def test_every_sql_runs_as_the_role_of_grafana(postgres_url: str) -> None:
                 text = query.replace("$__unixEpochFrom()", "0").replace("$__unixEpochTo()", "2000000000")
                 columns = list(connection.exec_driver_sql(text.replace("%", "%%")).keys())
                 assert columns == ["time", "metric", "value"] or "time" not in columns, text
+            with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
+                connection.execute(sa.text("SELECT metadata FROM batches"))
             for table in ("keys", "webhooks", "holds", "usage", "sessions", "responses"):
                 if connection.execute(sa.text(f"SELECT to_regclass('{table}')")).scalar() is not None:
                     with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):

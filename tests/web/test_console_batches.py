@@ -120,6 +120,20 @@ def test_requests_are_listed_without_lines_of_batches(client: BatchClient, open_
     assert page.get_by_label("Batch lines").input_value() == batch["id"]
 
 
+def test_usage_is_shown_by_source(client: BatchClient, open_page: Callable[..., Page]) -> None:
+    client.finish(client.create(chat_lines(2)))
+    client.stack.chat("hooli", max_tokens=2)
+    page = open_page("/admin/usage?tenant=hooli&by=source&show=requests")
+    row = page.locator(".usage-block tbody tr")
+    row.filter(has_text="other requests").wait_for()
+    row.filter(has_text="batch lines").get_by_role("button").click()
+    page.get_by_role("button", name="Remove the filter source batch lines").wait_for()
+    row.filter(has_text="other requests").wait_for(state="detached")
+    page.goto(page.url)
+    row.filter(has_text="batch lines").wait_for()
+    assert row.count() == 1
+
+
 def test_the_policy_of_budgets_is_a_setting_of_the_tenant(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/tenants/hooli")
     page.get_by_role("button", name="Edit", exact=True).click()

@@ -2402,10 +2402,10 @@ export interface paths {
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
          *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. `batch`: the id of a batch,
-         *     whose settled lines are listed; `any`: settled lines of all batches; `none`: all requests but these. Of one tenant's
-         *     refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`:
-         *     settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any` or `none`, and
-         *     without start_time, requests of the last 7 days are listed. Prompts and answers are not stored.
+         *     whose settled lines are listed; `any`: lines of all batches, also those that run; `none`: all requests but these. Of
+         *     one tenant's refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all.
+         *     `min_ttft_s`: settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any`
+         *     or `none`, and without start_time, requests of the last 7 days are listed. Prompts and answers are not stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -2756,6 +2756,7 @@ export interface paths {
         /**
          * UsageTotals
          * @description Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
+         *     `batch`: `any` selects lines of batches, `none` all other requests.
          */
         get: operations["V1AdminUsageUsageTotals"];
         put?: never;
@@ -2775,7 +2776,7 @@ export interface paths {
         };
         /**
          * UsageRequests
-         * @description Settled requests, one by one, in the ledger's order.
+         * @description Settled requests, one by one, in the ledger's order. `batch`: as in the sums.
          */
         get: operations["V1AdminUsageRequestsUsageRequests"];
         put?: never;
@@ -5086,6 +5087,7 @@ export interface components {
             adapter?: string | null;
             amount: components["schemas"]["Amount"];
             api_key_id?: string | null;
+            batch?: boolean | null;
             correction_picos: number | bigint;
             line_item?: string | null;
             model?: string | null;
@@ -8967,7 +8969,7 @@ export interface components {
         UsageResult: {
             adapter?: string | null;
             api_key_id?: string | null;
-            batch?: null;
+            batch?: boolean | null;
             cost_picos: number | bigint;
             currency: string;
             device_s: number;
@@ -11207,6 +11209,8 @@ export interface operations {
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
+                /** @description true: lines of batches; false: all other requests */
+                batch?: boolean | null;
             };
             header?: never;
             path: {
@@ -16538,6 +16542,7 @@ export interface operations {
                 tier?: string | null;
                 /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
                 tags?: string[] | null;
+                batch?: "any" | "none" | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -16591,6 +16596,7 @@ export interface operations {
                 tier?: string | null;
                 /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
                 tags?: string[] | null;
+                batch?: "any" | "none" | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -18300,7 +18306,9 @@ export interface operations {
                 adapters?: string[] | null;
                 tiers?: string[] | null;
                 tags?: string[] | null;
-                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
+                /** @description true: lines of batches; false: all other requests */
+                batch?: boolean | null;
+                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "batch" | "line_item")[] | null;
                 /** @description Names of tags whose values are groups */
                 group_by_tags?: string[] | null;
                 limit?: number | null;
@@ -18358,7 +18366,9 @@ export interface operations {
                 adapters?: string[] | null;
                 tiers?: string[] | null;
                 tags?: string[] | null;
-                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
+                /** @description true: lines of batches; false: all other requests */
+                batch?: boolean | null;
+                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "batch")[] | null;
                 /** @description Names of tags whose values are groups */
                 group_by_tags?: string[] | null;
                 limit?: number | null;
@@ -18838,6 +18848,8 @@ export interface operations {
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
+                /** @description true: lines of batches; false: all other requests */
+                batch?: boolean | null;
             };
             header?: never;
             path?: never;

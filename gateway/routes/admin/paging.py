@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.params import Parameter
@@ -21,6 +21,8 @@ After = Annotated[str | None, Parameter(query="page", description="`next_page` o
 TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
 Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
 Name = Annotated[str | None, Parameter(max_length=256)]
+BatchLines = Literal["any", "none"]  # lines of batches, or all other requests
+OF_BATCH: dict[str, bool] = {"any": True, "none": False}
 
 
 Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id; case does not count")]

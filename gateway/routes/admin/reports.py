@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from litestar import get
 from litestar.params import Parameter
 
+from billing.accounts.tags import source_filter
 from billing.books import usage
 from billing.books.reports import VALUES_MAX
 from billing.books.usage import Totals, UsageFilter, UsageRow
@@ -24,8 +25,10 @@ from gateway.admin.writes import Actor, visible_tenant
 from gateway.engines.engine import EngineUnavailable
 from gateway.errors import EngineDown
 from gateway.routes.admin.paging import (
+    OF_BATCH,
     PAGE_DEFAULT,
     After,
+    BatchLines,
     Limit,
     Moment,
     Name,
@@ -58,11 +61,13 @@ async def usage_totals(
     adapter: Name = None,
     tier: Name = None,
     tags: Tags = None,
+    batch: BatchLines | None = None,
     start_time: Moment = None,
     end_time: Moment = None,
 ) -> Totals:
-    """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos."""
-    which = _filter(project_id, key_id, model, adapter, tier, tags, start_time, end_time)
+    """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
+    `batch`: `any` selects lines of batches, `none` all other requests."""
+    which = _filter(project_id, key_id, model, adapter, tier, tags, batch, start_time, end_time)
     return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
 
 
@@ -77,14 +82,15 @@ async def usage_requests(
     adapter: Name = None,
     tier: Name = None,
     tags: Tags = None,
+    batch: BatchLines | None = None,
     start_time: Moment = None,
     end_time: Moment = None,
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[UsageView]:
-    """Settled requests, one by one, in the ledger's order."""
+    """Settled requests, one by one, in the ledger's order. `batch`: as in the sums."""
     begin = decode_sequence(after) or 0
-    which = _filter(project_id, key_id, model, adapter, tier, tags, start_time, end_time)
+    which = _filter(project_id, key_id, model, adapter, tier, tags, batch, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, by, tenant)
@@ -170,6 +176,7 @@ def _filter(
     adapter: str | None,
     tier: str | None,
     tags: list[str] | None,
+    batch: BatchLines | None,
     start_time: int | None,
     end_time: int | None,
 ) -> UsageFilter:
@@ -179,7 +186,7 @@ def _filter(
         model=model,
         adapter=adapter,
         tier=tier,
-        tags=tag_filter(tags or (), "tags"),
+        tags=(*tag_filter(tags or (), "tags"), *source_filter(OF_BATCH.get(batch or ""))),
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,
     )

@@ -18,6 +18,7 @@ from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
 from gateway.generation.endings import Outcome
 from gateway.routes.admin.paging import (
+    OF_BATCH,
     PAGE_DEFAULT,
     After,
     Limit,
@@ -38,7 +39,6 @@ INTEGER_MAX = 2**63 - 1
 TTFT_S_MAX = 86_400
 # A search by the time to the first token, or with or without lines of batches, reads every request of this time.
 SLOW_SEARCH_S = 7 * 86_400
-OF_BATCH = {"any": True, "none": False}  # the values of `batch` that are no id
 DEFAULT_BUCKETS: dict[RateWidth, int] = {"1h": 24, "1d": 30}
 
 
@@ -67,10 +67,10 @@ async def list_requests(
     """Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. `batch`: the id of a batch,
-    whose settled lines are listed; `any`: settled lines of all batches; `none`: all requests but these. Of one tenant's
-    refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`:
-    settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any` or `none`, and
-    without start_time, requests of the last 7 days are listed. Prompts and answers are not stored."""
+    whose settled lines are listed; `any`: lines of all batches, also those that run; `none`: all requests but these. Of
+    one tenant's refused and failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all.
+    `min_ttft_s`: settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any`
+    or `none`, and without start_time, requests of the last 7 days are listed. Prompts and answers are not stored."""
     begin = None if after is None else _cursor(after)
     of_batch = OF_BATCH.get(batch or "")
     if (min_ttft_s is not None or of_batch is not None) and start_time is None:

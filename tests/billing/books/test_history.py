@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts import prices
+from billing.accounts.tags import BATCH_LINE, SOURCE_TAG
 from billing.books import history, rollups
 from billing.books.history import RequestCursor, RequestFilter, RequestRow
 from billing.books.rollups import HOUR
@@ -19,6 +20,7 @@ from support.billing.books import Books, settlement
 
 START = 1_800_000_000_000_000 - 1_800_000_000_000_000 % HOUR
 BATCH = "batch_" + "0" * 32
+LINES_TAGS = "tag_lines"  # the tag set of lines
 STATES = ("held", "settled", "settled", "settled", "voided", "expired")
 ENDINGS = ("stop", "stop", "length", "client_left", "engine_failed")
 
@@ -26,6 +28,10 @@ ENDINGS = ("stop", "stop", "length", "client_left", "engine_failed")
 def add(connection: sa.Connection, books: Books, count: int, chance: random.Random) -> None:
     """Requests of a few hours, keys and models, with moments in common."""
     (price,) = prices.listing(connection, subject="model-a")
+    for tag_set_id, name, value in (("tag_others", "team", "a"), (LINES_TAGS, SOURCE_TAG, BATCH_LINE)):
+        tag = {"tag_set_id": tag_set_id, "name": name, "tenant_id": books.tenant.id, "value": value}
+        if connection.execute(sa.select(tables.tag_sets.c.name).filter_by(tag_set_id=tag_set_id)).first() is None:
+            connection.execute(sa.insert(tables.tag_sets).values(tag))
     for _ in range(count):
         number = next(books.numbers)
         state = chance.choice(STATES)
@@ -39,6 +45,7 @@ def add(connection: sa.Connection, books: Books, count: int, chance: random.Rand
             "tier": chance.choice(["premium", "batch"]),
             "price_version_id": price.id,
             "prompt_tokens": 5,
+            "tag_set_id": chance.choice((None, "tag_others", LINES_TAGS)),
         }
         ending = None if state == "held" else chance.choice(ENDINGS) if state == "settled" else "caller_gone"
         hold = {
@@ -58,7 +65,7 @@ def add(connection: sa.Connection, books: Books, count: int, chance: random.Rand
                 "finished_at": at,
             }
             made = {"completion_tokens": 3, "made_tokens": 3, "currency": "USD", "ending": ending}
-            made["batch_id"] = chance.choice((None, BATCH))
+            made["batch_id"] = BATCH if shared["tag_set_id"] == LINES_TAGS else None
             connection.execute(sa.insert(tables.usage).values(shared | measured | times | made))
 
 
@@ -77,7 +84,7 @@ def by_hand(books: Books, which: RequestFilter) -> list[str]:
         if which.min_ttft_s is not None:
             fits = fits and first.get(hold.request_id, 0) >= max(which.min_ttft_s, 1e-9)
         fits = fits and which.batch_id in (None, lines.get(hold.request_id))
-        fits = fits and which.of_batch in (None, hold.request_id in lines)
+        fits = fits and which.of_batch in (None, hold.tag_set_id == LINES_TAGS)
         fits = fits and which.request_id in (None, hold.request_id)
         if fits and (which.start or 0) <= at < (which.end or 2**62):
             found.append((hold.state == "held", at, hold.request_id))

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.tags import check_tags, store_tag_set, tags_of
+from billing.accounts.tags import check_tags, source_filter, store_line_tag_set, store_tag_set, tags_of
 from billing.books import reports, usage
 from billing.books.reports import ReportFilter, Width
 from billing.books.usage import UsageFilter
@@ -31,9 +31,11 @@ MINUTE = 60_000_000
 END = JANUARY + 10 * HOUR
 
 
-def use(books: Books, now: int, tags: Mapping[str, str], made: int = 5, **names: str) -> str:
+def use(books: Books, now: int, tags: Mapping[str, str], made: int = 5, *, is_line: bool = False, **names: str) -> str:
     request = books.request(prompt=10, most=made, **names)
     tag_set_id = books.database.write_sync(lambda c: store_tag_set(c, request.tenant_id, tags))
+    if is_line:
+        tag_set_id = books.database.write_sync(lambda c: store_line_tag_set(c, request.tenant_id, tag_set_id))
     request = msgspec.structs.replace(request, tag_set_id=tag_set_id)
     run_group(books, now, [request])
     run_group(books, now, endings=[settlement(request, made, prompt=10)])
@@ -148,6 +150,50 @@ def test_events_have_the_tags(books: Books, used: dict[str, Mapping[str, str]], 
     events = [json.loads(line) for line in (tmp_path / made.file).read_text().splitlines()]
     assert {event["id"]: event["data"].get("tags", {}) for event in events} == used
     assert all(("tags" in event["data"]) == bool(used[event["id"]]) for event in events)
+
+
+@pytest.mark.parametrize("folded", ["none", "half", "all"])
+def test_lines_of_batches_are_told_from_requests_of_their_tier(books: Books, tmp_path: Path, folded: str) -> None:
+    """Usage, totals, line items and FOCUS: the parts equal the whole, with corrections."""
+    lines, others = set(), set()
+    for number, tags in enumerate((SEARCH, CHAT, {}, SEARCH)):
+        at = JANUARY + number * HOUR
+        lines.add(use(books, at, tags, 7 + number, tier="batch", is_line=True))
+        others.add(use(books, at, tags, 29 + number, tier="batch"))
+        if folded != "none" and (folded == "all" or number == 1):
+            fold(books, at + HOUR)
+    correct(books, max(lines), "output", -2, JANUARY + 5 * HOUR)
+    fold(books, JANUARY + 5 * HOUR) if folded == "all" else None
+    paid = costs(books)
+    of_lines, of_others = (sum(paid[one] for one in ids) for ids in (lines, others))
+    corrected = report(books)[()] - of_lines - of_others
+    assert corrected < 0
+    for width in ("all", "1h"):
+        by_source = report(books, reports.SOURCE_GROUP, width=width)
+        assert by_source == {("batch_line",): of_lines + corrected, (None,): of_others}
+        assert sum(report(books, "line_item", reports.SOURCE_GROUP, width=width).values()) == sum(by_source.values())
+    for of_batch, ids, expected in ((True, lines, of_lines + corrected), (False, others, of_others)):
+        wanted = source_filter(of_batch)
+        assert report(books, tags=wanted)[()] == expected
+        which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
+        totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
+        assert (totals.requests, sum(totals.cost_picos.values())) == (4, sum(paid[one] for one in ids))
+        page = books.database.read_sync(lambda c, w=which: usage.page(c, w))
+        assert {row.request_id for row in page} == ids
+        assert {tuple(row.tags) for row in page} == {("env", "team"), ("team",), ()}, "the key's own tags only"
+        both = report(books, tags=(*wanted, ("team", "search")))
+        assert 0 < both[()] < expected
+    close(books, "2031-01", FEBRUARY)
+    made = run(books, tmp_path, ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id))
+    assert check(tmp_path / made.file).findings == []
+    found: Counter[Any] = Counter()
+    with (tmp_path / made.file).open(newline="") as file:
+        for row in csv.DictReader(file):
+            source = json.loads(row["Tags"] or "{}").get("laneway/source")
+            found[source] += int(Decimal(row["BilledCost"]).scaleb(12))
+    assert found == {"batch_line": of_lines + corrected, None: of_others}
+    made = run(books, tmp_path, ExportSpec(kind="events", format="jsonl", month="2031-01", tenant_id=books.tenant.id))
+    assert "laneway/source" not in (tmp_path / made.file).read_text(), "an event names the batch itself"
 
 
 def test_a_set_is_stored_once_for_each_tenant(books: Books) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from gateway.batches.progress_cache import FRESH_S, ProgressCache
 from gateway.batches.rows import BatchRow, read_any_batch
 from support.gateway.batch_client import BatchClient, chat_lines, usage_of
 from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -77,6 +79,58 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
     assert (with_lines | others, with_lines & others) == (whole, set())
     assert sum(one["cost_picos"] for one in found) == view["cost_picos"]
     assert [one["request_id"] for one in (*first["data"], *second["data"])] == [one["request_id"] for one in found]
+
+
+def test_usage_tells_lines_from_requests_of_the_same_tier(stack: Stack, client: BatchClient) -> None:
+    """A line, a request at the tier of batches, and the key's own tags on both."""
+    made = stack.write(lambda c: keys.create(c, tenant_id=stack.tenants["globex"], name="both", tags={"team": "a"}))
+    start = int(time.time())
+    with BatchClient(stack, made.secret) as both:
+        batch = both.finish(both.create(chat_lines(3)))
+        direct = both.http.post("chat/completions", json=chat_lines(1)[0]["body"] | {"service_tier": "flex"})
+        assert direct.json()["service_tier"] == "flex"
+        request_id = direct.headers["x-request-id"]
+        eventually(lambda: stack.usage(request_id) is not None)
+        own = {of: both.http.get("usage", params=of).json() for of in ("batch=true", "batch=false", "")}
+    lines = usage_of(stack, batch["id"])
+    row = stack.usage(request_id)
+    assert row is not None
+    picos = {True: sum(one.cost_picos for one in lines), False: row.cost_picos}
+    assert [own[of]["cost_picos"].get("USD") for of in own] == [picos[True], picos[False], sum(picos.values())]
+    assert [own[of]["requests"] for of in own] == [3, 1, 4]
+    of_key = {"key_id": made.key.id, "tags": "team=a"}
+    with admin(stack) as operator:
+        for of, rows in (("any", {row.request_id for row in lines}), ("none", {request_id})):
+            totals = operator.get("usage", params=of_key | {"batch": of}).json()
+            assert (totals["requests"], totals["cost_picos"]) == (len(rows), {"USD": picos[of == "any"]})
+            page = operator.get("usage/requests", params=of_key | {"batch": of}).json()["data"]
+            assert {row["request_id"]: row["tags"] for row in page} == {one: {"team": "a"} for one in rows}
+        query = {"start_time": start - 1, "api_key_ids": made.key.id, "group_by[]": ["batch", "service_tier"]}
+        [bucket] = operator.get("../organization/costs", params=query | {"bucket_width": "all"}).json()["data"]
+        found = {row["batch"]: (row["tier"], row["amount"]["picos"], row["tags"]) for row in bucket["results"]}
+        assert found == {of: ("batch", picos[of], None) for of in (True, False)}
+        for wanted in ("true", "false"):
+            answer = operator.get("../organization/usage/completions", params=query | {"batch": wanted}).json()
+            rows = [row for one in answer["data"] for row in one["results"]]
+            assert sum(row["cost_picos"] for row in rows) == picos[wanted == "true"]
+            assert {row["batch"] for row in rows} == {wanted == "true"}
+        plain = operator.get("../organization/costs", params={"start_time": start - 1}).json()["data"][0]["results"]
+        assert {row["batch"] for row in plain} == {None}
+
+
+def test_running_lines_are_lines(stack: Stack, client: BatchClient) -> None:
+    batch_id = client.create(chat_lines(600, max_tokens=64))
+    client.until(batch_id, completed=1)
+
+    def running(of: str) -> set[str]:
+        params = {"batch": of, "status": "held", "tenant": "acme"}
+        return {row["request_id"] for row in operator.get("requests", params=params).json()["data"]}
+
+    with admin(stack) as operator:
+        eventually(lambda: bool(running("any")))
+        assert not running("none")
+    client.cancel(batch_id)
+    client.finish(batch_id)
 
 
 def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: BatchClient) -> None:

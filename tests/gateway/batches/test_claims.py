@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing.accounts import tenants
+from billing.accounts.tags import BATCH_LINE, SOURCE_TAG, store_line_tag_set, store_tag_set, tags_of
 from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.ledger.leases import extend
@@ -211,6 +212,14 @@ def test_an_erasure_and_the_end_of_a_batch_do_not_deadlock(stage: Stage) -> None
         assert is_locked.wait(10)
         stage.write(lambda c: erase(c, "era_1", stage.tenant_id, database_now(c)))
         ending.result()
+
+
+def test_usage_of_an_erased_tenant_has_its_source_and_no_other_tag(stage: Stage) -> None:
+    own = stage.write(lambda c: store_tag_set(c, stage.tenant_id, {"team": "search"}))
+    of_lines = stage.write(lambda c: store_line_tag_set(c, stage.tenant_id, own))
+    stage.write(lambda c: erase(c, "era_1", stage.tenant_id, database_now(c)))
+    found = stage.write(lambda c: tags_of(c, [of_lines], with_source=True))
+    assert found == {of_lines: {SOURCE_TAG: BATCH_LINE, "team": "erased"}}
 
 
 def test_an_idempotency_key_is_used_for_a_day(stage: Stage) -> None:

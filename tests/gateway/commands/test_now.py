@@ -66,6 +66,10 @@ def test_what_the_deployment_does(used: Stack) -> None:
 
     usage = shown(used, "usage", "--by", "tenant", "--by", "key")
     assert [line.split()[:3] for line in usage.splitlines()[1:]] == [["acme", "test", "1"], ["globex", "test", "1"]]
+    by_source = shown(used, "usage", "--by", "source", "--by", "key")
+    assert [line.split()[:3] for line in by_source.splitlines()[1:]] == [["request", "test", "1"]] * 2
+    [of_source] = as_json(used, "usage", "--tenant", "acme", "--by", "source")
+    assert of_source["groups"] == {"source": "request"}
     [mine] = as_json(used, "usage", "--tenant", "acme", "--since", "1h")
     assert (mine["groups"]["tenant_id"], mine["cost_picos"]) == (used.tenants["acme"], one["cost_picos"])
 

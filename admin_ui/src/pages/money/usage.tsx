@@ -29,7 +29,7 @@ import {
 import { KeyLookup, useNames, useTenants } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
-import { BYS, type By, type Measure, NONE, type Usage, measured, summed, tokensOf, useUsage } from "./usageData";
+import { BYS, type By, type Measure, NONE, SOURCES, type Usage, measured, summed, tokensOf, useUsage } from "./usageData";
 import { type Shown, SeriesTable, TimeTable } from "./usageTables";
 import { PRESETS, type Unit, rangeOf, unitOf } from "./usageTime";
 
@@ -51,6 +51,7 @@ const INTO: Record<By, By> = {
   model: "adapter",
   adapter: "key",
   tier: "tenant",
+  source: "tenant",
 };
 const MISSING: Record<By, string> = {
   tenant: "no tenant",
@@ -59,7 +60,9 @@ const MISSING: Record<By, string> = {
   model: "no model",
   adapter: "no adapter",
   tier: "no tier",
+  source: "no source",
 };
+const SOURCE_NAMES = new Map(Object.entries(SOURCES));
 const DEFAULTS = {
   by: "tenant",
   show: "cost",
@@ -77,6 +80,7 @@ const DEFAULTS = {
   model: "",
   adapter: "",
   tier: "",
+  source: "",
 };
 
 type Values = typeof DEFAULTS;
@@ -222,6 +226,7 @@ function Chips({ view }: { view: View<Values> }) {
     project: useNames("project", [view.values.project].filter(isId)),
     key: useNames("key", [view.values.key].filter(isId)),
     adapter: useNames("adapter", [view.values.adapter].filter(isId)),
+    source: SOURCE_NAMES,
   } as Partial<Record<By, Map<string, string>>>;
   const set = BYS.filter((one) => view.values[one] !== "");
   if (set.length === 0) return null;
@@ -276,9 +281,10 @@ function UsageReport({
   view: View<Values>;
 }) {
   const zone = useZone();
-  const kind = by === "model" || by === "tier" ? "tenant" : by;
+  const kind = by === "model" || by === "tier" || by === "source" ? "tenant" : by;
   const tenants = useTenants();
-  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : [], tenants);
+  const found = useNames(kind, kind === by ? usage.series.map((one) => one.id) : [], tenants);
+  const names = by === "source" ? SOURCE_NAMES : found;
   const money = measure === "cost" || measure === "owed";
   const known = [...names.values()].join();
   // eslint-disable-next-line react-hooks/exhaustive-deps -- `names` is a new map at every render; `known` is its content

@@ -6,10 +6,13 @@ import { type AnswerOf, ApiError, api } from "../../api";
 import { type Zone, exact } from "../../kit";
 import { BUCKETS_MAX, type Part, type Unit, edges, partsOf } from "./usageTime";
 
-export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier";
+export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier" | "source";
 export type Measure = "cost" | "owed" | "tokens" | "input" | "cached" | "output" | "embedding" | "requests";
 /** The value in the address for rows without the dimension: no adapter, for example. */
 export const NONE = "-";
+
+/** The sources of usage, by their ids in the address. */
+export const SOURCES: Readonly<Record<string, string>> = { batch_line: "batch lines", request: "other requests" };
 
 /** For each dimension: its name in the API, its value in a row, and its filter. */
 export const GROUPS = {
@@ -19,6 +22,7 @@ export const GROUPS = {
   model: { group: "model", filter: "models" },
   adapter: { group: "adapter", filter: "adapters" },
   tier: { group: "tier", filter: "tiers" },
+  source: { group: "batch", filter: "batch" },
 } as const satisfies Record<By, { group: string; filter: string }>;
 export const BYS = Object.keys(GROUPS) as By[];
 
@@ -157,7 +161,7 @@ async function rowsOf(
   };
   if (grouped) query.group_by = [group];
   for (const [by, value] of Object.entries(asked.filters))
-    if (value) query[GROUPS[by as By].filter] = [value === NONE ? "" : value];
+    if (value) query[GROUPS[by as By].filter] = by === "source" ? isLine(value) : [value === NONE ? "" : value];
   if (ids !== null) query[filter] = ids.map((id) => id ?? "");
   const path = asked.measure === "owed" ? "/v1/organization/costs" : "/v1/organization/usage/completions";
   const rows: Row[] = [];
@@ -165,13 +169,22 @@ async function rowsOf(
     const answer: AnswerOf<typeof path> = await api.get(path, { query: { ...query, page } as never, signal });
     for (const bucket of answer.data) {
       for (const one of bucket.results) {
-        const id = grouped ? (one[group] ?? null) : null;
+        const value = grouped ? (one[group] ?? null) : null;
+        const id = typeof value === "boolean" ? sourceOf(value) : value;
         rows.push({ ...("amount" in one ? costCell(one) : usageCell(one)), id, at: bucket.start_time });
       }
     }
     if (answer.next_page === null) return rows;
     page = answer.next_page ?? null;
   }
+}
+
+function sourceOf(line: boolean): string {
+  return line ? "batch_line" : "request";
+}
+
+function isLine(source: string): boolean {
+  return source === sourceOf(true);
 }
 
 function usageCell(row: UsageRow) {
