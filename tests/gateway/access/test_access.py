@@ -19,9 +19,9 @@ from gateway.access import keys
 from gateway.catalog import adapters
 from support.gateway.admin_routes import served_routes
 from support.stack import MODEL, Stack, body, register
-from support.waiting import PATIENCE_S, eventually
+from support.waiting import PATIENCE_S, eventually, last_sent_before
 
-REVOKED_WITHIN_S = 0.5
+REVOKED_WITHIN_S = 1.0  # what the product promises
 
 
 def post(stack: Stack, secret: str, path: str = "/v1/chat/completions", **fields: Any) -> httpx.Response:
@@ -38,8 +38,7 @@ def test_every_unusable_key_gets_one_and_the_same_answer(stack: Stack) -> None:
     expired = stack.new_key("acme", expires_at=int(time.time()) - 10)
     assert post(stack, revoked.secret).status_code == 200
     stack.write(lambda c: keys.revoke(c, revoked.key.id))
-    took = eventually(lambda: post(stack, revoked.secret).status_code == 401)
-    assert took < REVOKED_WITHIN_S
+    assert last_sent_before(lambda: post(stack, revoked.secret).status_code, 401) < REVOKED_WITHIN_S
     answers = [post(stack, secret) for secret in (revoked.secret, expired.secret, keys.make_secret("live"), "nonsense")]
     answers.append(httpx.post(f"{stack.url}/v1/chat/completions", json=body()))
     assert len({str(without_id(answer)) for answer in answers}) == 1
