@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Console]:
-    made = Console.started(tmp_path_factory.mktemp("now"), model_dir, fake={"step_ms": 20.0}, days=3, last_hour=60)
+    made = Console.started(tmp_path_factory.mktemp("now"), model_dir, fake={"step_ms": 20.0}, days=10, last_hour=60)
     yield made
     made.stack.stop()
 
