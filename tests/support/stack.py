@@ -296,7 +296,8 @@ class Stack:
         )
 
     def log_lines(self, event: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+        whole, _, _ = self.log_file.read_text().rpartition("\n")  # the last line may be half written
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     def request_line(self, request_id: str) -> dict[str, Any]:

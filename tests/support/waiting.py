@@ -33,3 +33,18 @@ async def eventually_async(check: Callable[[], bool], timeout_s: float = PATIENC
         assert time.monotonic() - began < timeout_s, "it did not happen in time"
         await asyncio.sleep(0.01)
     return time.monotonic() - began
+
+
+def last_sent_before(ask: Callable[[], int], status: int) -> float:
+    """Ask until the answer has `status`. Returns how many seconds after the call the last request was sent that had
+    another answer. 503 is not counted: a gateway gives it when it does not know whether a key is still good. Unlike the
+    time of the whole wait, it does not grow on a busy machine."""
+    began, last = time.monotonic(), 0.0
+    while True:
+        sent = time.monotonic() - began
+        answered = ask()
+        if answered == status:
+            return last
+        assert sent < PATIENCE_S, f"it answered {answered} all the time"
+        if answered != 503:
+            last = sent

@@ -21,7 +21,7 @@ from billing.proofs.ledger_audit import audit_ledger
 from support.paths import TESTS
 from support.ports import free_port
 from support.stack import Stack, body
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 MakeStack = Callable[..., Stack]
 STEP_S = 600
@@ -71,7 +71,7 @@ def second_gateway(tmp_path: Path) -> Iterator[Callable[[Stack, HostClock], str]
     yield start
     for process in started:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def ready(url: str) -> bool:

@@ -20,6 +20,7 @@ import pytest
 
 from support.paths import REPO
 from support.ports import free_port
+from support.waiting import PATIENCE_S
 
 FOLDER = REPO / "deploy" / "containers"
 CONTAINERFILES = sorted(FOLDER.glob("*.Containerfile"))
@@ -275,7 +276,7 @@ def test_the_trial_serves_without_torch_and_with_a_read_only_root(tmp_path: Path
             assert answer.status_code == 200, answer.text
             assert ("data: [DONE]" in answer.text) == stream
         engine.terminate()
-        engine.wait(10)
+        engine.wait(PATIENCE_S)
         assert not sealed.healthy("engine")
     assert not sealed.healthy("gateway")
 

@@ -106,12 +106,13 @@ def test_clients_that_leave_and_an_engine_that_dies_keep_the_books_equal(
     eventually(lambda: stack.open_holds() == 0)
     usage = tables.usage.c
     report = engine_status(stack)
-    overrun = metric(report, "laneway_tokens_overrun_total")
-    made = report.tokens_made - overrun
+    made = report.tokens_made - report.tokens_overrun
     billed, discarded = column_sum(stack, usage.completion_tokens), column_sum(stack, usage.discarded_tokens)
     assert (made, column_sum(stack, usage.made_tokens)) == (billed + discarded, made)
     endings = stack.read(lambda connection: list(connection.execute(sa.select(usage.ending)).scalars()))
     assert {"length", "stop", "client_left"} <= set(endings)
+    # The engine probes the model whenever it was idle for a second, as it is on a busy machine: those ids are overrun.
+    overrun = report.tokens_overrun - report.tokens_probed
     assert overrun == 0 if not steps_ahead else 0 < overrun <= endings.count("stop")
 
 

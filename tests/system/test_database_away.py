@@ -148,8 +148,7 @@ def test_one_that_hangs_counts_as_away(make_stack: MakeStack, proxy: ProxyThread
     assert reader.ended_well() == 100
     refused = stack.chat()
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "budget_unavailable")
-    [line] = stack.log_lines("admission.stale")
-    assert line["revision_age_s"] > 1
+    assert stack.log_lines("admission.stale")[-1]["revision_age_s"] > 1  # a busy machine may have logged it before
     proxy.cut()
     proxy.restore()
     eventually(lambda: stack.usage(reader.request_id) is not None)

@@ -36,6 +36,9 @@ def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterat
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with open_browser() as opened:
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=WAIT_MS)  # 5 s by default
         yield opened
 
 

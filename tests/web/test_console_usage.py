@@ -7,7 +7,7 @@ import csv
 import re
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -154,8 +154,9 @@ def test_local_days_are_those_of_the_clock(console: Console, open_page: Callable
     page.locator(".table-busy").wait_for(state="detached")
     local = rows_of(page)
     day, cells = list(local.items())[3]
-    start = int(datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp())
-    found = asked(console, "usage/completions", start_time=start, end_time=start + DAY, bucket_width="all")
+    midnight = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin"))
+    start, end = (int(at.timestamp()) for at in (midnight, midnight + timedelta(days=1)))  # 23 to 25 hours
+    found = asked(console, "usage/completions", start_time=start, end_time=end, bucket_width="all")
     assert number(cells[-1]) == sum(one["num_model_requests"] for one in found)
 
 

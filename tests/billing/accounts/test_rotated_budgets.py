@@ -23,6 +23,7 @@ from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.config.file import Config
 from support.billing.books import Books, settlement
+from support.waiting import PATIENCE_S
 
 CONFIG = Config()
 
@@ -189,11 +190,11 @@ async def test_a_hold_that_waits_for_the_rotation(postgres_books: Books) -> None
     def rotate(connection: sa.Connection) -> Key:
         made = rotating.write.keys.rotate(connection, old.id, overlap_s=60)
         rotated.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return made.key
 
     rotation = asyncio.create_task(postgres_books.database.write(rotate))
-    await asyncio.to_thread(rotated.wait, 10)
+    await asyncio.to_thread(rotated.wait, PATIENCE_S)
     other = Database(postgres_books.url)
     holding = asyncio.create_task(Ledger(other, "gw_2").hold(rotating.request(old)))
     await asyncio.sleep(0.3)

@@ -19,9 +19,9 @@ from gateway.access import keys
 from gateway.catalog import adapters
 from support.gateway.admin_routes import served_routes
 from support.stack import MODEL, Stack, body, register
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually, last_sent_before
 
-REVOKED_WITHIN_S = 0.5
+REVOKED_WITHIN_S = 1.0  # what the product promises
 
 
 def post(stack: Stack, secret: str, path: str = "/v1/chat/completions", **fields: Any) -> httpx.Response:
@@ -38,8 +38,7 @@ def test_every_unusable_key_gets_one_and_the_same_answer(stack: Stack) -> None:
     expired = stack.new_key("acme", expires_at=int(time.time()) - 10)
     assert post(stack, revoked.secret).status_code == 200
     stack.write(lambda c: keys.revoke(c, revoked.key.id))
-    took = eventually(lambda: post(stack, revoked.secret).status_code == 401)
-    assert took < REVOKED_WITHIN_S
+    assert last_sent_before(lambda: post(stack, revoked.secret).status_code, 401) < REVOKED_WITHIN_S
     answers = [post(stack, secret) for secret in (revoked.secret, expired.secret, keys.make_secret("live"), "nonsense")]
     answers.append(httpx.post(f"{stack.url}/v1/chat/completions", json=body()))
     assert len({str(without_id(answer)) for answer in answers}) == 1
@@ -67,9 +66,13 @@ def test_every_path_takes_a_key_in_either_field(stack: Stack) -> None:
 
 
 def test_a_key_expires_by_itself(stack: Stack) -> None:
-    made = stack.new_key("acme", expires_at=int(time.time()) + 2)
-    assert post(stack, made.secret).status_code == 200
-    eventually(lambda: post(stack, made.secret).status_code == 401)
+    for lifetime_s in (2, 10, 60):  # a machine that stands still may use up a short one before the first request
+        made = stack.new_key("acme", expires_at=int(time.time()) + lifetime_s)
+        if post(stack, made.secret).status_code == 200:
+            break
+    else:
+        pytest.fail("no key was accepted before its expiry")
+    eventually(lambda: post(stack, made.secret).status_code == 401, PATIENCE_S + lifetime_s)
 
 
 def test_a_suspended_tenant_is_out(stack: Stack) -> None:
@@ -225,13 +228,12 @@ def test_a_budget_of_tokens_clamps_and_then_refuses(stack: Stack) -> None:
     assert "retry-after" not in third.headers
     assert "x-ratelimit-remaining-requests" in third.headers
     with openai.OpenAI(base_url=f"{stack.url}/v1", api_key=made.secret) as client:
-        stack.request_line(third.headers["x-request-id"])
-        before = len(stack.log_lines("request"))
         with pytest.raises(openai.RateLimitError, match="budget"):
             client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
         stack.request_line(stack.chat().headers["x-request-id"])
-        assert len(stack.log_lines("request")) == before + 2  # it was not tried again
-    assert stack.open_holds() == 0
+        asked = [line for line in stack.log_lines("request") if line.get("key") == made.key.id]
+        assert len(asked) == 4, "it was not tried again"
+    assert stack.read(lambda c: [state.held for state in budgets.states(c, scope_id=made.key.id)]) == [0]
 
 
 async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:

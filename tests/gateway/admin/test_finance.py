@@ -25,7 +25,7 @@ from support.gateway.admin_client import Operator
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
-HOUR_AGO = int(time.time()) - 3600
+BEFORE = int(time.time()) - 3600  # the import of this file, which is hours before its tests in a long run
 FINANCE = """[billing]
 reconcile_s = 1.0
 device_second_picos = 1000000000000
@@ -63,7 +63,7 @@ def admin(shop: Stack) -> Operator:
 def organization(admin: Operator, path: str, status: int = 200, **query: Any) -> dict[str, Any]:
     answer = httpx.get(
         f"{admin.stack.url}/v1/organization/{path}",
-        params={"start_time": HOUR_AGO, **query},
+        params={"start_time": BEFORE, **query},
         headers={"Authorization": f"Bearer {admin.key.secret}"},
         timeout=30,
     )
@@ -87,6 +87,12 @@ def spent(stack: Stack, **names: str) -> int:
     for name, value in names.items():
         query = query.where(usage.c[name] == value)
     return int(stack.read(lambda c: c.execute(query).scalar_one()))
+
+
+def two_hours() -> dict[str, int]:
+    """Of which the first has every request of the shop."""
+    now = int(time.time())
+    return {"start_time": now - 3600, "end_time": now + 3600}
 
 
 def results(page: dict[str, Any]) -> list[dict[str, Any]]:
@@ -136,10 +142,11 @@ def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> 
 
 
 def test_all_of_a_time_in_one_bucket_and_what_has_no_such_name(shop: Stack, admin: Operator) -> None:
-    asked: dict[str, Any] = {"tenants": "acme", "group_by": "adapter", "end_time": HOUR_AGO + 7200}
+    span = two_hours()
+    asked: dict[str, Any] = {"tenants": "acme", "group_by": "adapter", **span}
     page = organization(admin, "usage/completions", bucket_width="all", **asked)
     [bucket] = page["data"]
-    assert (bucket["start_time"], bucket["end_time"], page["has_more"]) == (HOUR_AGO, HOUR_AGO + 7200, False)
+    assert (bucket["start_time"], bucket["end_time"], page["has_more"]) == (*span.values(), False)
     by_adapter = {one["adapter"]: one for one in bucket["results"]}
     assert {adapter: one["num_model_requests"] for adapter, one in by_adapter.items()} == {
         None: 4,
@@ -158,11 +165,11 @@ def test_all_of_a_time_in_one_bucket_and_what_has_no_such_name(shop: Stack, admi
 
 
 def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> None:
-    pages, token = [], None
+    pages, token, span = [], None, two_hours()
     while True:
-        asked: dict[str, Any] = {"bucket_width": "1m", "limit": 13, "group_by": "tenant_id"}
+        asked: dict[str, Any] = {"bucket_width": "1m", "limit": 13, "group_by": "tenant_id", **span}
         asked |= {"page": token} if token else {}
-        page = organization(admin, "usage/completions", end_time=HOUR_AGO + 7200, **asked)
+        page = organization(admin, "usage/completions", **asked)
         pages.append(page)
         token = page["next_page"]
         if token is None:
@@ -171,7 +178,7 @@ def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> Non
     buckets = [bucket for page in pages for bucket in page["data"]]
     assert len(pages) == 10
     assert [one["start_time"] for one in buckets[1:]] == [one["end_time"] for one in buckets[:-1]]
-    assert (buckets[0]["start_time"], buckets[-1]["end_time"]) == (HOUR_AGO, HOUR_AGO + 7200)
+    assert (buckets[0]["start_time"], buckets[-1]["end_time"]) == tuple(span.values())
     assert sum(one["num_model_requests"] for page in pages for one in results(page)) == 6
     wrong = organization(admin, "usage/completions", 400, bucket_width="1h", page=pages[0]["next_page"] + "x")
     assert wrong["error"]["param"] == "page"
@@ -180,7 +187,7 @@ def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> Non
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ({"end_time": HOUR_AGO}, "end_time"),
+        ({"end_time": BEFORE}, "end_time"),
         ({"limit": 32}, "limit"),
         ({"bucket_width": "1w"}, "bucket_width"),
         ({"group_by": "user_id"}, "group_by"),
@@ -202,7 +209,7 @@ def test_openais_own_client_reads_it(shop: Stack, admin: Operator) -> None:
     raw = client.get(
         "/organization/costs",
         cast_to=httpx.Response,
-        options={"params": {"start_time": HOUR_AGO, "group_by": ["model"]}},
+        options={"params": {"start_time": BEFORE, "group_by": ["model"]}},
     )
     assert raw.json()["object"] == "page"
 

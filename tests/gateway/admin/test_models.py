@@ -23,7 +23,7 @@ from gateway.commands.run import engine_file
 from gateway.config.file import parse
 from support.gateway.adapter_uploads import AdapterOperator
 from support.stack import MODEL, Stack, body, events, register
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # A stream that lasts until it is left alone, and a model's drain with it.
@@ -513,7 +513,7 @@ def test_the_last_one_stays_and_a_start_knows_what_was_changed(
     file.unlink()
     assert stack.gateway is not None
     stack.gateway.terminate()
-    stack.gateway.wait(10)
+    stack.gateway.wait(PATIENCE_S)
     stack.start_gateway()
     stack.wait_ready()
     assert [line["models"] for line in stack.log_lines("models.removed")] == [[MODEL]]

@@ -276,7 +276,7 @@ def test_a_line_of_embeddings(client: BatchClient) -> None:
 
 def test_the_documented_calls_run(stack: Stack) -> None:
     text = (DOCS / "users/batches.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
-    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"], "LANEWAY_MODEL": MODEL}
+    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"]}
     done = subprocess.run([sys.executable, "-c", text], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert [line.split(" ", 1)[0] for line in done.stdout.splitlines()] == ["question-0", "question-1"]

@@ -25,6 +25,7 @@ from gateway.config.batches_settings import BatchesSection
 from gateway.files.contents import WrittenFile
 from gateway.files.rows import lock_quota, new_file_id
 from support.gateway.batch_stage import GATEWAY, LINES, OTHER, Stage
+from support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_concurrent_creations_do_not_exceed_the_limit(stage: Stage) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(stage.write, create)
-        assert began.wait(10)
+        assert began.wait(PATIENCE_S)
         with pytest.raises(errors.QuotaExceeded):
             stage.create()
         first.result()
@@ -209,7 +210,7 @@ def test_an_erasure_and_the_end_of_a_batch_do_not_deadlock(stage: Stage) -> None
 
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(stage.write, end)
-        assert is_locked.wait(10)
+        assert is_locked.wait(PATIENCE_S)
         stage.write(lambda c: erase(c, "era_1", stage.tenant_id, database_now(c)))
         ending.result()
 

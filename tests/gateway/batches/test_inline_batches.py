@@ -29,6 +29,7 @@ from gateway.metrics import Metrics
 from gateway.routes.batches.message_batches import MessageBatchCounts, MessageBatchObject, message_batch
 from gateway.stored.texts import TextKeys
 from support.gateway.batch_stage import LINES, Stage
+from support.waiting import PATIENCE_S
 
 Gate = tuple[threading.Event, threading.Event]
 
@@ -63,7 +64,7 @@ class Creation:
             if gate is not None:
                 began, may_end = gate
                 began.set()
-                assert may_end.wait(10)
+                assert may_end.wait(PATIENCE_S)
             insert_file(connection, self.stage.file(self.file_id), self.stage.key, written)
             new = self.stage.new(input_file_id=self.file_id)
             return rows.create_batch(connection, new, BatchesSection(tenant_batches_max=batches_max))

@@ -205,7 +205,7 @@ def test_the_apis_do_not_serve_each_others_batches(stack: Stack, sdk: anthropic.
 def test_the_documented_calls_run(stack: Stack) -> None:
     text = (REPO / "docs" / "users" / "message-batches.md").read_text()
     snippet = text.partition("```python\n")[2].partition("```")[0]
-    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"], "LANEWAY_MODEL": MODEL}
+    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"]}
     done = subprocess.run([sys.executable, "-c", snippet], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("question-")} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,7 @@ def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Sta
         return httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=sent, timeout=30)
 
     too_long = [{"role": "user", "content": "word " * 9000}]
+    began = time.monotonic()
     try:
         stack.known()
         for _ in range(2):
@@ -259,7 +261,8 @@ def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Sta
             assert (refused.status_code == 429) == (max_tokens == 1000), refused.text
         served = ask()
         assert named_in("", served) == {SMALL}
-        assert served.headers["x-ratelimit-remaining-requests"] == "1"
+        regained = (time.monotonic() - began) // 10  # one request each ten seconds
+        assert 1 <= int(served.headers["x-ratelimit-remaining-requests"]) <= 1 + regained
         assert int(served.headers["x-ratelimit-remaining-tokens"]) > 900
         while (answer := ask()).status_code == 200:
             pass

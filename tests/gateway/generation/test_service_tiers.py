@@ -239,7 +239,7 @@ def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) 
     def answers() -> bool:
         return post(scripted, "chat/completions", "preempted", n=2).status_code == 200
 
-    eventually(answers, 2.0)
+    eventually(answers)
     which = usage.UsageFilter(key_id=made.key.id)
     [row] = scripted.read(lambda connection: usage.page(connection, which))
     recomputed = {"premium": Recompute(40, 0.75), "standard": Recompute(4, 0.125)}

@@ -31,7 +31,7 @@ from support.gateway.speaking import ONE, THOUGHT, WEATHER, Speaking
 from support.gateway.stored import opt_in
 from support.gateway.tool_model import make_tool_model, says_text
 from support.stack import MODEL
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 DAY_S = 24 * 3600
 NEVER_S = 600.0
@@ -483,7 +483,7 @@ def test_appends_at_once_get_positions_of_their_own(speaking: Speaking) -> None:
         database = Database(stack.database.url.render_as_string(hide_password=False))
         try:
             store = store_of(stack, database)
-            ready.wait(10)
+            ready.wait(PATIENCE_S)
             for turn in range(10):
                 items = [{"role": "user", "content": f"{number} {turn} {part}"} for part in range(2)]
                 asyncio.run(store.add_items(stack.tenants["acme"], made.id, items))

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +26,7 @@ from gateway.catalog import adapters
 from gateway.views import batches as batch_lists
 from support.gateway.session_client import Browser
 from support.stack import Stack
+from support.waiting import promptly
 
 KEYS = 10_000
 PAGE_S_MAX = 0.25
@@ -167,17 +169,18 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
         return tenant.id
 
     tenant_id = database.write_sync(make)
-    took: dict[str, float] = {}
     for sort in ("-created_at", "name", "-last_used_at"):
         for search in (None, "ZZ"):
             asked = ListQuery(sort=sort, search=search)
-            began = time.perf_counter()
-            listed = database.read_sync(lambda c, a=asked: keys.found(c, a, tenant_id=tenant_id))
-            following = ListQuery(sort=sort, search=search, after=listed.next)
-            database.read_sync(lambda c, a=following: keys.found(c, a, tenant_id=tenant_id))
-            took[f"{sort} {search}"] = (time.perf_counter() - began) / 2
-    print({name: round(seconds, 4) for name, seconds in took.items()})
-    assert max(took.values()) < PAGE_S_MAX, took
+
+            def two_pages(asked: ListQuery = asked) -> float:
+                began = time.perf_counter()
+                listed = database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id))
+                following = msgspec.structs.replace(asked, after=listed.next)
+                database.read_sync(lambda c: keys.found(c, following, tenant_id=tenant_id))
+                return time.perf_counter() - began
+
+            promptly(two_pages, 2 * PAGE_S_MAX)
 
 
 # ---- over HTTP

@@ -305,7 +305,7 @@ def test_it_says_what_needs_attention(stack: Stack) -> None:
         assert body["status"] == "ok"
         return any(one["kind"] == "budget" and made.key.id in one["message"] for one in body["attention"])
 
-    eventually(told, 10.0)
+    eventually(told)
     body = browser.get("/v1/admin/overview").json()
     (spent,) = [one for one in body["spend"] if one["budget"] == budget.id]
     assert spent["left_picos"] < 0

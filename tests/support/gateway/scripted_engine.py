@@ -34,6 +34,7 @@ from engine.protocol.frames import (
 )
 from engine.protocol.snapshot_parts import PageOwner
 from support.stack import MODEL, Stack
+from support.waiting import PATIENCE_S
 
 EPOCH = "scripted"
 HEARTBEAT_S = 0.5
@@ -64,7 +65,7 @@ class ScriptedEngine:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(10), "the scripted engine does not listen"
+        assert self._listening.wait(PATIENCE_S), "the scripted engine does not listen"
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
