@@ -2037,7 +2037,8 @@ export interface paths {
          *     for an actor with a tenant, of this tenant only. `run_out_at` is what is left divided by the average rate of the
          *     last seven days' roll-ups, and null if that lies beyond the budget's window. A tier needs attention if fewer than 99
          *     % of its requests of the last hour had their first token within their target, or if a request has waited in the
-         *     engine's queue for longer than its target.
+         *     engine's queue for longer than its target. Refusals need attention if at least 5 % of the requests of the last whole
+         *     hour were refused, failures if at least 1 % failed.
          */
         get: operations["V1AdminOverviewOverview"];
         put?: never;
@@ -3936,7 +3937,7 @@ export interface components {
         /** Attention */
         Attention: {
             /** @enum {string} */
-            kind: "engine" | "models" | "database" | "lease" | "journal" | "tiers" | "queue" | "books" | "budget" | "exports" | "webhooks" | "keys";
+            kind: "engine" | "models" | "database" | "lease" | "journal" | "tiers" | "queue" | "books" | "budget" | "exports" | "webhooks" | "keys" | "refusals" | "failures" | "redis" | "gateways" | "workers" | "disk" | "certificates" | "drain" | "connectors" | "traces";
             link: string;
             message: string;
             /** @enum {string} */
