@@ -98,24 +98,29 @@ def test_usage_tells_lines_from_requests_of_the_same_tier(stack: Stack, client: 
     picos = {True: sum(one.cost_picos for one in lines), False: row.cost_picos}
     assert [own[of]["cost_picos"].get("USD") for of in own] == [picos[True], picos[False], sum(picos.values())]
     assert [own[of]["requests"] for of in own] == [3, 1, 4]
-    of_key = {"key_id": made.key.id, "tags": "team=a"}
+    of_key: dict[str, str] = {"key_id": made.key.id, "tags": "team=a"}
     with admin(stack) as operator:
-        for of, rows in (("any", {row.request_id for row in lines}), ("none", {request_id})):
+        for of, ids in (("any", {line.request_id for line in lines}), ("none", {request_id})):
             totals = operator.get("usage", params=of_key | {"batch": of}).json()
-            assert (totals["requests"], totals["cost_picos"]) == (len(rows), {"USD": picos[of == "any"]})
+            assert (totals["requests"], totals["cost_picos"]) == (len(ids), {"USD": picos[of == "any"]})
             page = operator.get("usage/requests", params=of_key | {"batch": of}).json()["data"]
-            assert {row["request_id"]: row["tags"] for row in page} == {one: {"team": "a"} for one in rows}
-        query = {"start_time": start - 1, "api_key_ids": made.key.id, "group_by[]": ["batch", "service_tier"]}
+            assert {usage["request_id"]: usage["tags"] for usage in page} == {one: {"team": "a"} for one in ids}
+        query: dict[str, Any] = {
+            "start_time": start - 1,
+            "api_key_ids": made.key.id,
+            "group_by[]": ["batch", "service_tier"],
+        }
         [bucket] = operator.get("../organization/costs", params=query | {"bucket_width": "all"}).json()["data"]
-        found = {row["batch"]: (row["tier"], row["amount"]["picos"], row["tags"]) for row in bucket["results"]}
+        costs = bucket["results"]
+        found = {cost["batch"]: (cost["tier"], cost["amount"]["picos"], cost["tags"]) for cost in costs}
         assert found == {of: ("batch", picos[of], None) for of in (True, False)}
         for wanted in ("true", "false"):
             answer = operator.get("../organization/usage/completions", params=query | {"batch": wanted}).json()
-            rows = [row for one in answer["data"] for row in one["results"]]
-            assert sum(row["cost_picos"] for row in rows) == picos[wanted == "true"]
-            assert {row["batch"] for row in rows} == {wanted == "true"}
+            results = [result for bucket in answer["data"] for result in bucket["results"]]
+            assert sum(result["cost_picos"] for result in results) == picos[wanted == "true"]
+            assert {result["batch"] for result in results} == {wanted == "true"}
         plain = operator.get("../organization/costs", params={"start_time": start - 1}).json()["data"][0]["results"]
-        assert {row["batch"] for row in plain} == {None}
+        assert {cost["batch"] for cost in plain} == {None}
 
 
 def test_running_lines_are_lines(stack: Stack, client: BatchClient) -> None:
