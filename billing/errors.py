@@ -51,7 +51,7 @@ class ArgumentChecks:
         self._found: list[BillingRefused] = []
 
     def note(self, check: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
-        """Run a check; keep its refusal."""
+        """Run a check; record its refusal."""
         try:
             check(*arguments, **named)
         except BillingRefused as refusal:

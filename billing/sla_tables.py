@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from billing.tables import metadata
 
-# How the targets were kept, by the UTC quarter-hour of finished_at: books/sla.py. The rows of all tenants together have
-# NONE as their tenant.
+# Requests within their targets, by the UTC quarter-hour of finished_at: books/sla.py. The rows of all tenants together
+# have NONE as their tenant.
 SLA_COUNTS = (
     *("requests", "ttft_measured", "ttft_within", "itl_measured", "itl_within", "preemptions"),
     *("refused", "unanswered"),  # without a usage row

@@ -370,7 +370,7 @@ def main(argv: list[str] | None = None) -> int:
     except (EngineConfigError, SocketInUse, CertificatesUnusable) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2
-    except Exception:  # noqa: BLE001 - the process's edge: logged, and the exit status says it
+    except Exception:  # noqa: BLE001 - the process's edge: logged, and reported by the exit status
         _log.exception("engine.failed")
         return 1
     return 0

@@ -138,7 +138,7 @@ class Step:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Masks:
-    """Which ids the chunks of one step may draw.
+    """The ids that the chunks of one step may draw.
 
     `words`: int32 [sampling chunks, ceil(vocab / 32)], C-contiguous, in the order of the step's sampling chunks. Bit
     i % 32, counted from the least significant, of word i // 32 is 1 if id i is allowed, as llguidance fills it; the

@@ -74,7 +74,7 @@ def allocate_decode_plan(
     programs: int | None = None,
     tuning: DecodeTuning = TUNING,
 ) -> DecodePlan:
-    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default as many as the
+    """Space of `nbytes` bytes for up to `capacity` sequences. `programs` is the grid: by default as many as the
     device can run at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132
     multiprocessors take 9 MB."""
     assert capacity > 0

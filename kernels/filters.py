@@ -13,7 +13,7 @@ import triton.language as tl
 from kernels.changes import changed
 from kernels.race import exponentials, winner_of
 
-# Rows with filters gather the likeliest ids first: the ids of this many spans, then of SPANS_MANY; a row that needs
+# Rows with filters gather the likeliest ids first: the ids of SPANS_FEW spans, then of SPANS_MANY; a row that needs
 # more candidates than fit reads all its ids repeatedly.
 SPANS_FEW = tl.constexpr(256)
 # Ids as many powers of two below the likeliest never win: a time is at least 2⁻⁵³, the likeliest's at most 37.

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# A tile has at most this many rank rows: the smallest inner size of a tensor-core product.
+# Rank rows of a tile at most: the smallest inner size of a tensor-core product.
 TILE_RANK = 16
-# Tiles begin at multiples of this many bytes, and the table counts in them: every load may be 16 bytes wide.
+# Tiles begin at multiples of TILE_ALIGN_BYTES, the table's unit: every load may be 16 bytes wide.
 TILE_ALIGN_BYTES = 64
 # A decode step's adapters have a few rows each, a prefill chunk hundreds.
 DECODE_BLOCK_ROWS = 16

@@ -14,7 +14,7 @@ from adapters.device.pool import TilePool
 from adapters.device.resident import ResidentAdapter
 from kernels.reference import LoraSegment, Rows, lora, lora_in_blocks
 
-# Up to this many rows one thread multiplies: a tile takes microseconds, and waking another thread takes tens of them.
+# One thread multiplies up to ONE_THREAD_ROWS_MAX rows: a tile takes microseconds, waking a second thread takes tens.
 ONE_THREAD_ROWS_MAX = 64
 
 

@@ -30,7 +30,7 @@ HOST_BYTES = 256 << 20
 # from a GPU's copy buffer. The GPU copies fast, but each adapter takes the host one or two milliseconds, which must end
 # before the step in flight does.
 PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
-# Copies of up to this many bytes together are assumed to end while the step in flight runs.
+# Copies of HIDDEN_BYTES_MAX together are assumed to end while the step in flight runs.
 HIDDEN_BYTES_MAX = 128 << 20
 # Cached page counts, by the tuple of tile sizes; adapters of equal rank share an entry.
 SIZES_KEPT = 1024

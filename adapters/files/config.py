@@ -64,7 +64,8 @@ BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 @dataclass(slots=True, frozen=True)
 class AdapterConfig:
-    """What of the file changes the arithmetic, and the name of the base it says it was trained for."""
+    """The fields of the file that change the arithmetic, and the name of the base model for which the adapter was
+    trained."""
 
     r: int
     lora_alpha: float
@@ -93,7 +94,7 @@ class AdapterConfig:
         if self.exclude_modules is not None and self.exclude_modules.matches(name):
             return False
         if self.target_modules is None:
-            return True  # peft fills it in by architecture; then the tensors say it
+            return True  # peft fills it in by architecture; then it is read from the tensors
         if not self.target_modules.matches(name):
             return False
         return isinstance(self.target_modules, Pattern) or self._transforms_layer_of(name)

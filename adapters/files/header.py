@@ -20,16 +20,17 @@ TENSORS_MAX = 16_384
 NAME_CHARS_MAX = 512
 SIZE_MAX = (
     2**64 - 1
-)  # of a tensor in one dimension, and where it ends: the format's integers, and sentences can say them
+)  # of a tensor in one dimension, and its end: the format's integers, short enough for an error message
 REASON_CHARS_MAX = 480
 FILE_BYTES_MAX = 4 * 1024**3
 LENGTH_BYTES = 8
-# How a zip archive and a pickle begin. A header of 640 bytes does as well: this words a refusal, and makes none.
+# How a zip archive and a pickle begin. A header of 640 bytes begins alike: this changes a refusal's message, and
+# refuses nothing.
 FOREIGN = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 class AdapterRefused(ValueError):
-    """These files are not an adapter that we serve. `reason` names the tensor or the key, and why."""
+    """These files are not an adapter that Laneway serves. `reason` names the tensor or the key, and why."""
 
     def __init__(self, reason: str) -> None:
         reason = reason if len(reason) <= REASON_CHARS_MAX else reason[: REASON_CHARS_MAX - 1] + "…"

@@ -34,7 +34,7 @@ DIGITS_MAX = 40  # of a decimal amount, before and after the point
 Meter = Literal["input", "cached_input", "output", "embedding"]
 METERS: tuple[Meter, ...] = ("input", "cached_input", "output", "embedding")
 SubjectKind = Literal["model", "adapter"]
-# What a request does: it makes text from prompts, or a vector of each prompt.
+# Result of a request: text, or a vector of each prompt.
 Operation = Literal["text", "embedding"]
 
 

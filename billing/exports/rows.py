@@ -136,7 +136,7 @@ class UsageHour(msgspec.Struct, frozen=True, array_like=True):
     tag_set_id: str
 
 
-# Where the tokens, in the order of METERS, and the cost are in UsageHour.
+# Positions in UsageHour of the tokens, in the order of METERS, and of the cost.
 COUNTED_FROM = UsageHour.__struct_fields__.index("input_tokens")
 COST_AT = COUNTED_FROM + len(METERS)
 

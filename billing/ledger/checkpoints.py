@@ -57,7 +57,7 @@ def usage_so_far(connection: sa.Connection, request_id: str) -> Checkpoint | Non
 
 
 def endings_of_dead(connection: sa.Connection, request_ids: Sequence[str]) -> list[Settlement | Expire]:
-    """How the holds of dead gateways end: settled with their checkpoints, or expired."""
+    """Endings of the holds of dead gateways: settled with their checkpoints, or expired."""
     found = {checkpoint.request_id: checkpoint for checkpoint in _read(connection, request_ids)}
     return [_settlement(found[id_]) if id_ in found else Expire(id_) for id_ in request_ids]
 

@@ -1,4 +1,5 @@
-"""What the rest of a budget covers of a request, and the refusal of a request that it does not cover."""
+"""The part of a request that the rest of a budget covers, and the refusal of a request that the budget does not
+cover."""
 
 from __future__ import annotations
 

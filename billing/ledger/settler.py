@@ -117,7 +117,7 @@ class Settler:
 
     @property
     def waiting_s(self) -> float:
-        """How long the oldest ending in the journal has been waiting for the database; 0: the journal is empty."""
+        """Seconds since the oldest ending in the journal was written; 0: the journal is empty."""
         return time.monotonic() - self._waiting_since if self.bytes_used else 0.0
 
     async def settle(self, settlement: Settlement) -> HoldEnding:

@@ -328,7 +328,7 @@ class LedgerTransaction:
             return self._repeat(connection, hold, ending)
         output = ending.output if isinstance(ending, Settlement) else None
         if output is not None and not self._outputs.admits(output):
-            # The worker of the batch was taken for dead: its hold ends as those of its gateway do.
+            # The batch worker's lease has expired: the hold ends like the other holds of its gateway.
             self._release(hold, Expire(ending.request_id))
             hold.ended_at = self._now
             return self._repeat(connection, hold, ending)

@@ -25,7 +25,7 @@ from billing.proofs.queries import (
     sum_of,
 )
 
-# How far a gateway's clock (usage's finished_at) may be ahead of the database's clock (entries' recorded_at).
+# Largest lead of a gateway's clock (usage's finished_at) over the database's clock (entries' recorded_at).
 CLOCKS_APART = DAY
 
 _usage = tables.usage

@@ -33,7 +33,7 @@ from billing.proofs.ledger_audit import ledger_imbalances
 from billing.proofs.sums import Sums
 from billing.proofs.sums import sums as sums_of_month
 
-MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check reads the rest
+MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check reads the remaining rows
 # A minute's check repeats the corrections of this time before the last check: a correction may become visible this long
 # after its created_at.
 CORRECTIONS_AGAIN_S = 120

@@ -34,7 +34,8 @@ from engine.contents.manifests import (
 from engine.contents.sources import ContentSource, FleetContexts, SourceCut, SourceFailed, open_source
 from engine.contents.store import ContentStore
 
-# After a cut the rest of a file is requested again, at most this often without a byte more, after these waits.
+# Seconds before the remaining bytes of a file are requested again after a cut connection. The source has failed if the
+# connection is cut once more after these waits without a new byte.
 CUT_WAITS_S = (0.2, 1.0, 3.0)
 PROGRESS_S = 5.0
 # Bytes between two checks of the free disk space.

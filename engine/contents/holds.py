@@ -1,4 +1,4 @@
-"""Which entries of a store are in use: each process has a directory of their names, which it locks while it lives.
+"""Entries of a store that are in use: each process has a directory of their names, which it locks while it lives.
 
 A lock of each entry would take an open file for each of thousands of adapters. The kernel releases a lock when its
 process ends, however it ends.

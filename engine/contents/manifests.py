@@ -58,7 +58,7 @@ class ContentManifest(msgspec.Struct, frozen=True):
 
 
 class ManifestRefused(ValueError):
-    """The manifest is not one of this digest; the message says why."""
+    """The manifest does not have this digest; the message has the reason."""
 
 
 def encode_manifest(manifest: ContentManifest) -> bytes:

@@ -17,9 +17,9 @@ from torch import Tensor
 from engine.compute.penalties import Draw, penalize
 from kernels.reference_sample import exponentials, row_key
 
-# Rows with min-p, top-k or top-p first sort this many of the likeliest ids; a wider nucleus sorts all ids.
+# Rows with min-p, top-k or top-p first sort the CANDIDATES likeliest ids; a wider nucleus sorts all ids.
 CANDIDATES = 1024
-# Other rows compute this many of the likeliest ids one by one, and the rest only if one of the rest is drawn.
+# Other rows compute the FAVOURITES likeliest ids one by one, and the other ids only if one of these is drawn.
 FAVOURITES = 64
 
 

@@ -1,4 +1,4 @@
-"""How many threads multiply a few rows on a CPU: measured at the engine's start.
+"""Number of threads that multiply a few rows on a CPU: measured at the engine's start.
 
 More threads are not always faster: a product of few rows waits for the memory or for the other threads. Threads that do
 not increase the speed are left to the gateways. Products of many rows, as of prompts, use all cores.

@@ -287,7 +287,7 @@ class CpuWeights(WeightsTable):
         return job
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """AssertionError names the mismatch."""
         assert self._decoders.keys() | self._loading.keys() <= self._known.keys()
         assert not self._decoders.keys() & self._loading.keys()
         assert self.free_bytes() >= 0, "more weights are in memory than weights_bytes"

@@ -39,7 +39,7 @@ from kernels.changes import (
 
 _log = logging.getLogger(__name__)
 
-# Rows of `tokens`, and the parts of a step's buffer, begin at multiples of this many elements, so that one compiled
+# Rows of `tokens`, and the parts of a step's buffer, begin at multiples of ALIGN elements, so that one compiled
 # kernel serves every vocabulary and number of slots.
 ALIGN = 64
 

@@ -61,7 +61,7 @@ class WeightSpace(Protocol):
         ...
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """AssertionError names the mismatch."""
         ...
 
 

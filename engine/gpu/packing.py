@@ -20,7 +20,7 @@ from kernels.prefill_blocks import FIELDS as BLOCK_FIELDS
 
 Int32 = NDArray[np.int32]
 
-# Every field begins at a multiple of this many int32: vector loads need 16 bytes, 64-bit fields 8.
+# Every field begins at a multiple of ALIGN_WORDS int32: vector loads need 16 bytes, 64-bit fields 8.
 ALIGN_WORDS = 4
 # Value of padding rows and unused entries: nothing is read or written there.
 NOWHERE = -1

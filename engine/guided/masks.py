@@ -19,7 +19,7 @@ from engine.step import Masks, Sequence, Step
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
 POLL_S = 0.002
-# How often a draw that waits for masks looks whether the device waits for the draw.
+# Seconds between two checks of a draw that waits for masks whether the device waits for the draw.
 FORWARD_POLL_S = 0.0005
 # POOL_MAX threads of llguidance's pool compute masks. GROUP_THREADS Python threads each submit one group and wait for
 # it: while the pool computes the group of one thread, the other thread prepares the next group.

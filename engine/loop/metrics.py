@@ -139,7 +139,7 @@ class EngineMetrics(Collector):
         return found
 
     def observe_model_loads(self, loads: Iterable[tuple[str, str, float]]) -> None:
-        """Which, from where, and seconds."""
+        """Adapter, origin of the load, and seconds."""
         for model, source, seconds in loads:
             self.model_load[source].observe(seconds)
             self.model_loads[self._name(model), source] += 1

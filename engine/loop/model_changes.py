@@ -32,7 +32,7 @@ Answer = Callable[[int, ModelState], None]
 
 
 class ModelRequest(NamedTuple):
-    """A model to check. `config.digest`: of its content, as the gateway says; `located`: its directory here, if it was
+    """A model to check. `config.digest`: of its content, from the gateway; `located`: its directory here, if it was
     fetched, so that the digest is the content's."""
 
     config: ModelConfig

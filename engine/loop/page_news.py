@@ -14,7 +14,7 @@ from engine.protocol.frames import PAGE_HEAD_BYTES, PagesChanged
 
 # Seconds between two frames of changes.
 NEWS_EVERY_S = 0.1
-# Names of one frame. The list of a large arena is sent in several, one in each round of the loop: a frame of this many
+# Names of one frame. The list of a large arena is sent in several, one in each round of the loop: a frame of NAMES_MAX
 # takes well below a millisecond.
 NAMES_MAX = 32_768
 

@@ -213,7 +213,7 @@ class Arena:
         elif kind is PageKind.CACHED:
             assert self._evictor is not None
             self._evictor.became_idle(page)
-        else:  # owned by the adapter table until it gives the page back
+        else:  # owned by the adapter table until it frees the page
             self._idle_adapter_pages += 1
 
     def _make_free(self, page: int) -> None:

@@ -23,13 +23,13 @@ from itertools import islice
 from engine.memory.eviction import Eviction, EvictionValue, ModelWeights, WeightDemand, by_use
 from engine.step import WeightsTable
 
-# A model with requests is resident for at least this many times its load time before another model of its tier may
+# A model with requests is resident for RESIDENCE_LOADS_MIN × its load time before another model of its tier may
 # evict it.
 RESIDENCE_LOADS_MIN = 4.0
 # A leaving model has this part of its residence to end its running requests; then they are preempted.
 DRAIN_PART = 0.5
 NO_MODELS: frozenset[str] = frozenset()
-# The load of a waiting model is cancelled for higher tiers at most this many times.
+# Highest number of times that the load of a waiting model is cancelled for higher tiers.
 CANCELLED_LOADS_MAX = 2
 # Loads that are remembered until `take_loads`.
 LOADS_MAX = 10_000

@@ -185,7 +185,7 @@ def _parse_scheme(key: str, format: str, weights: _WeightArgs) -> WeightScheme:
 
 
 def _parse_strategy(key: str, weights: _WeightArgs) -> tuple[_Strategy, int | None, int]:
-    """Strategy, columns of a group, and rows of a block. Without `strategy`, `group_size` says it."""
+    """Strategy, columns of a group, and rows of a block. Without `strategy`, `group_size` decides."""
     strategy = weights.strategy
     if strategy is None:
         strategy = "tensor" if weights.group_size is None else "channel" if weights.group_size == -1 else "group"

@@ -13,7 +13,7 @@ from engine.models.files import WeightFiles
 
 HEAD = "lm_head.weight"
 
-# What multiplies by a weight matrix on a device, in the matrix's format.
+# Multiplies by a weight matrix on a device, in the matrix's format.
 Product = TypeVar("Product")
 
 

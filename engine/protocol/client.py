@@ -85,7 +85,7 @@ class AdapterNotChanged(Exception):
 
 
 class ModelNotChanged(Exception):
-    """The engine could not load or unload the model; the message is its reason, `code` says what to do."""
+    """The engine could not load or unload the model; the message is its reason, `code` its remedy."""
 
     def __init__(self, message: str, code: ModelFailure = "refused") -> None:
         super().__init__(message)

@@ -47,9 +47,9 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     quantize: Literal["none", "fp8", "int8", "int4"] = "none"  # weights made on loading from unquantised ones
     # Of its K and V in pages. "auto": the model's dtype; "fp8": float8_e4m3 with a float16 scale per token and head.
     kv_dtype: Literal["auto", "fp8"] = "auto"
-    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: what config.json says
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: the value of config.json
     pinned: bool = False  # its weights never leave the device
-    dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
+    dummy: bool = False  # random weights in the shape of config.json; for benchmarks
 
 
 class FakeFaults(ConfigSection, frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
-    min_tokens: int = 0  # no stop id is drawn before this many tokens
+    min_tokens: int = 0  # no stop id is drawn among the first `min_tokens` ids
     logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
     prompt_logprobs: int = -1  # the same of each prompt token but the first
 
@@ -241,7 +241,7 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     name: ModelName
     path: str
     dtype: str
-    context_tokens: int | None = None  # at most; None: what its config.json says
+    context_tokens: int | None = None  # at most; None: the value of its config.json
     pinned: bool = False
     quantize: str = "none"  # this and kv_dtype as in ModelConfig
     kv_dtype: str = "auto"

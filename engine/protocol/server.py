@@ -69,7 +69,7 @@ class _Stream(asyncio.Protocol):
     def __init__(self, server: Server, number: int) -> None:
         self.number = number
         self.live: set[int] = set()
-        self.version = FLEET_VERSION - 1  # until a GatewayHello says more
+        self.version = FLEET_VERSION - 1  # until a GatewayHello identifies the gateway
         self.gateway = ""  # its name in the GatewayHello
         self.silent_checks = 0  # of the lease, since the last bytes
         self.transport: asyncio.Transport | None = None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from engine.protocol.frames import ModelInfo
 from engine.routing.engine_state import RoutedEngine
 
-# With more moved engines than this part, or after this many moves, all are sorted.
+# All engines are sorted if more than 1/SORT_PART of them moved, or after MOVES_MAX moves.
 SORT_PART = 8
 MOVES_MAX = 4096
 

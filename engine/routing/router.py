@@ -1,4 +1,4 @@
-"""Where a request would have its first token soonest.
+"""Predicts at which engine a request would have its first token soonest.
 
 A gateway's router knows each engine's models, its last reported load, its cached pages and what this gateway sent to
 it. Gateways do not talk to each other: equal reports lead to equal rankings. It must never read a clock.

@@ -17,7 +17,7 @@ from engine.step import Chunk
 MEMORY = 0.995
 # Steps between two fits; the first steps are fitted at once.
 FIT_EVERY = 16
-# A step is counted with at most this many times its expected duration: more is the machine's, not the load's.
+# A step counts with at most OUTLIER × its expected duration: a longer step was delayed by the machine, not by its load.
 OUTLIER = 4.0
 # Strength of the pull towards the last fit, as a part of the steps' weight.
 RIDGE = 1e-4

@@ -12,7 +12,7 @@ from engine.step import Step
 
 @dataclass(slots=True, frozen=True)
 class StepLoad:
-    """What a step contains, as far as its duration depends on it."""
+    """The contents of a step on which its duration depends."""
 
     prefill_tokens: int  # of chunks of more than one token
     sequences: int  # chunks of any kind: each reads its KV and may sample an id

@@ -1,4 +1,4 @@
-"""Which shares crowd a tier: they were recently served far more than its other shares.
+"""Finds the shares that crowd a tier: shares that were recently served far more than its other shares.
 
 The counters of fairness (queues.py) order the waiting requests. A pause lifts them, so where queues are short they do
 not tell shares apart. This module knows no requests, and not how a crowding share is limited. Decision 0005 has
@@ -13,7 +13,7 @@ HALF_LIFE_S = 30.0
 FACTOR = 2.0
 # … or over this part of the total, where so few shares have requests that none can have FACTOR times the mean.
 PART_MAX = 0.9
-# A share with a request counts with at least this many tokens, even if it was never served. So it is known for one
+# A share with a request counts with at least REQUEST_TOKENS, even if it was never served. So it is known for one
 # half-life after its last request.
 REQUEST_TOKENS = 1.0
 # A share crowds heavily if it also crowds when only shares with at least this part of the total are counted.

@@ -23,7 +23,7 @@ SHARES_MAX = 10_000
 # A share that was recently served fewer weighted tokens crowds only if it crowds heavily (crowding.py).
 LIGHT_TOKENS_MIN = 1000.0
 NO_SHARES: frozenset[str] = frozenset()
-# At most this many requests are examined to find a request that is ready.
+# Requests that are examined to find a ready request.
 PASSED_MAX = 256
 Ready = Callable[[Entry], bool]
 

@@ -18,8 +18,8 @@ from engine.step import PENDING_ID, Chunk, Sequence, StepOutcome, StepResult
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A request ends with SKIPS_MESSAGE once this many consecutive draws of it were skipped, and the first of them this many
-# seconds ago: the steps of a small model alone would end requests whose mask is a few milliseconds late.
+# A request ends with SKIPS_MESSAGE once MASK_SKIPS_MAX consecutive draws of it were skipped, and MASK_LATE_S after the
+# first of them. Without MASK_LATE_S a small model's steps would end requests whose mask is a few milliseconds late.
 MASK_SKIPS_MAX = 3
 MASK_LATE_S = 1.0
 SKIPS_MESSAGE = f"the mask of its grammar was not ready within {MASK_SKIPS_MAX} steps and {MASK_LATE_S:g} s"

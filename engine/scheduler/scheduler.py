@@ -52,7 +52,7 @@ ROUNDS_MAX = 100
 class Scheduler:
     """Owns the bookkeeping of the arena, and every request from `submit` to its one ending. The caller repeats:
     `schedule`, begin the step on the device, take its result, `complete`. Between these calls it may submit and abort.
-    With `steps_ahead` it may schedule that many further steps before it completes the oldest, as all are in order.
+    It may schedule `steps_ahead` further steps before it completes the oldest step, as all are in order.
 
     A step in flight is assumed to succeed: its tokens count as computed, and PENDING_ID stands for the ids that it
     draws, so that the next step can be planned on top of it. `complete` corrects the assumption:

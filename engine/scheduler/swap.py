@@ -1,4 +1,4 @@
-"""Which pages of preempted requests are in host memory, and when copying them is worth it.
+"""Pages of preempted requests in host memory, and the decision whether copying them is cheaper than recomputing.
 
 It tracks the numbers of pages and host slots; the HostPool copies the bytes.
 """

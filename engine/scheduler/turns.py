@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from engine.protocol.tiers import Tier
 
-# A model with work runs again after at most this many steps of better ranked models and of models that have waited
-# longer. While a request is urgent, every other step is left to urgent models (`bounds.turn_bound_steps`).
+# A model with work runs again after at most MODEL_WAIT_STEPS_MAX steps of higher ranked models and of models that
+# waited longer. While a request is urgent, every other step is left to urgent models (`bounds.turn_bound_steps`).
 MODEL_WAIT_STEPS_MAX = 4
 # Steps are planned to take at most this part of a target: the cost model is right on average, not for each step. On an
 # H200 with models of three weight formats, the p99 of the gaps between tokens is 1.1 × the planned time.
 TARGET_MARGIN = 0.9
-# Device-seconds of models may differ by this many of the longest recent steps; within that the longest wait is next.
+# Device-seconds of models may differ by LEVEL_STEPS × the longest recent step; within it, the longest wait is next.
 LEVEL_STEPS = 2.0
 # Decay of the longest recent step, per step.
 LONGEST_MEMORY = 0.98

@@ -78,7 +78,7 @@ SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{_PLAIN}{{1,{chars}}}" for chars in (*rang
 _DEFINITION = re.compile(r"(?:^|[\r\n])[ \t]*[!?]?[A-Za-z_]")
 _ITEM = re.compile(r"\"|[\w-]+|[/|]")
 _EMBEDDED = re.compile(r"%json\s*(?=\{)")
-# What may have a "<" in Lark: comments, strings and expressions. Lines are counted without them.
+# Parts of Lark that may have a "<": comments, strings and expressions. Lines are counted without them.
 _LITERAL = re.compile(r"""//[^\n]*|#[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/""")
 _FORMAT = re.compile(r"Unknown format: (.*)")
 _RESOURCE = re.compile(r"Resource '(.*?)' is not present")

@@ -23,9 +23,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from engine.text.markers import Markers, emitted_tokens
 from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
-# About two milliseconds of encoding: above this many characters an event loop should leave it to another process.
+# Encoding these characters takes two milliseconds: an event loop should leave a longer text to another process.
 ENCODE_IN_LOOP_CHARS_MAX = 8 * 1024
-# A character is at most 4 ids of one byte each; a window decoder that still waits after this many ids shows its text.
+# A character is at most 4 ids of one byte each; a window decoder that holds HELD_IDS_MAX ids shows its text.
 HELD_IDS_MAX = 32
 # `words_at_least` reads a long text in pieces of this size until it has found enough words.
 WORDS_PIECE_CHARS = 16 * 1024
@@ -310,7 +310,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token"
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and on, in order."""
+    """GPT-2's alphabet: a printable byte is its own character, the other 68 bytes are U+0100 and on, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -28,7 +28,7 @@ from gateway.tables import audit_chain, audit_checkpoints, audit_head, audit_log
 
 SALT_BYTES = 16
 READ_ROWS = 1000
-# A process of an older version may commit a line this many ids after lines with higher ids were committed.
+# A process of an older version may commit a line after lines whose ids are up to LATE_IDS_MAX higher.
 LATE_IDS_MAX = 1000
 # A checkpoint is made when one of the two is reached.
 CHECKPOINT_S = 3600

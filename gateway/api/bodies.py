@@ -37,7 +37,7 @@ MESSAGES_MAX = 2048
 MESSAGE_TOKENS_MIN = 3
 # All prompts of ids together may have this multiple of the longest context: more ids take too long to parse.
 IDS_CONTEXTS_MAX = 16
-# `check_id_count` counts commas. This many are allowed beyond the prompts' commas, for other lists and objects.
+# `check_id_count` counts commas. OTHER_NUMBERS_MAX commas are allowed beyond the prompts', for other lists and objects.
 OTHER_NUMBERS_MAX = 4096
 COUNT_BYTES = 64 * 1024  # counted at once
 

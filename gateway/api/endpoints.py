@@ -10,7 +10,7 @@ import re
 from gateway.errors import MethodNotAllowed, NotFound
 
 CHAT = "POST /v1/chat/completions"
-# What to use instead, by the first part of the path below /v1.
+# The endpoint to use instead, by the first part of the path below /v1.
 INSTEAD = {
     "engines": "POST /v1/completions or POST /v1/chat/completions, with the model named in the body",
     "edits": CHAT,

@@ -49,7 +49,7 @@ class LargeBody(msgspec.Struct, frozen=True):
 
 
 class EmbeddingFormat(msgspec.Struct, frozen=True):
-    """What an answer shows of the prompts' vectors. `dimensions`: the first numbers of each, normalised again; None:
+    """The form of the prompts' vectors in an answer. `dimensions`: the first numbers of each, normalised again; None:
     all. `queries`: of the prompts, the first ones, which the others are compared with. `top_n`: comparisons shown.
     `shows_texts`: beside each comparison its text. `shows_vectors`: the answer has the vectors; False: comparisons of
     them."""
@@ -104,7 +104,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
 
     @property
     def operation(self) -> Operation:
-        """What the ledger books the request as."""
+        """The operation under which the ledger books the request."""
         return "text" if self.embedding is None else "embedding"
 
     @property

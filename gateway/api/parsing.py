@@ -33,7 +33,7 @@ are accepted."""
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 
-# A message may quote a client's field name or value. The middle of a message of more than twice this many characters
+# A message may quote a client's field name or value. The middle of a message over 2 × MESSAGE_PART_CHARS
 # is left out: it would fill the answer, and the regular expressions below take quadratic time.
 MESSAGE_PART_CHARS = 500
 

@@ -161,7 +161,7 @@ class TextRules(msgspec.Struct, frozen=True):
     stops: list[str]
     stop_ids: list[int]  # the caller's; the model's own end-of-sequence ids count unless `ignore_eos`
     ignore_eos: bool = False
-    min_tokens: int = 0  # before this many tokens only the length ends a text
+    min_tokens: int = 0  # fewer tokens than this: only the length ends a text
     skip_special_tokens: bool = True
 
     def all_stop_ids(self, eos_ids: frozenset[int]) -> list[int]:

@@ -16,7 +16,7 @@ from gateway.errors import UnknownParameter
 
 # A request with more ignored fields is refused.
 IGNORED_MAX = 64
-# A refusal or the log shows this many characters of a path.
+# Longest part of a path that a refusal or the log shows, in characters.
 PATH_CHARS_MAX = 256
 # Limits of the response header `laneway-ignored`: names, and characters of each name.
 NAMED_MAX = 16

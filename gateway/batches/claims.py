@@ -165,7 +165,7 @@ def release_batch(connection: sa.Connection, batch_id: str, epoch: int) -> None:
 
 
 def budget_policy(connection: sa.Connection, tenant_id: str, default: OnBudget) -> OnBudget:
-    """What the tenant's lines do that a budget does not cover."""
+    """The tenant's setting for lines that a budget does not cover."""
     own = connection.execute(sa.select(tenants.c.on_budget).where(tenants.c.id == tenant_id)).scalar_one()
     return default if own is None else msgspec.convert(own, OnBudget)
 

@@ -52,7 +52,7 @@ class RequestSplitter:
 
     def __init__(self, request_bytes_max: int) -> None:
         self._request_bytes_max = request_bytes_max
-        self._rest = bytearray()  # what is not split yet
+        self._rest = bytearray()  # bytes that are not split yet
         self._at = 0  # bytes of it that were scanned
         self._depth = 0  # of brackets in a request; 0: between two requests
         self._in_string = False

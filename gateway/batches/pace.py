@@ -1,4 +1,4 @@
-"""How many lines one gateway process runs at once: as many as the engines take without a queue at the batch tier.
+"""Number of lines that one gateway process runs at once: adapted to the queue of the batch tier.
 
 Each engine reports once a second how many requests wait there in each tier. While no line waits, more lines run; while
 many wait, fewer do. So lines use the capacity that other requests leave, and several gateways share it.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from engine.protocol.frames import Heartbeat
 
-START = 8  # lines at once, before the first heartbeat says more
+START = 8  # lines at once, before the first heartbeat
 GROWTH = 1.5  # at each heartbeat, until lines wait for the first time, and after FREE_BEATS heartbeats without a queue
 SLOW_GROWTH = 1.0625  # at other heartbeats: larger steps would let the queue oscillate
 FREE_BEATS = 3

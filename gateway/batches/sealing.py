@@ -15,7 +15,7 @@ REQUEST_ID_CHARS = 32
 
 
 class LineResponse(msgspec.Struct, frozen=True):
-    """What the endpoint answers to the line's body."""
+    """The endpoint's answer to the line's body."""
 
     status_code: int
     request_id: str

@@ -43,7 +43,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class EngineModels(Protocol):
-    """What the engines report of the base models."""
+    """The engines' reports of the base models."""
 
     def served(self) -> frozenset[str]:
         """Names of the base models that could be served now."""

@@ -62,7 +62,7 @@ class ModelFiles:
         self._dialects: dict[str | None, ModelDialect] = {}
 
     def dialect(self, tools: str | None) -> ModelDialect:
-        """How the model speaks of tools and reasoning. `tools`: of its section in laneway.toml."""
+        """The model's dialect of tools and reasoning. `tools`: of its section in laneway.toml."""
         if tools not in self._dialects:
             self._dialects[tools] = dialect_of(self.tokenizer, tools)
         return self._dialects[tools]

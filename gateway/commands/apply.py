@@ -78,7 +78,7 @@ def _apply(console: Console, file: Path, plan: bool, prune: bool, secrets: Path 
     except _Planned as planned:
         applier = planned.applier
     except BaseException:
-        if descriptor is not None and secrets is not None:  # nothing was made: the file would stay empty
+        if descriptor is not None and secrets is not None:  # nothing was made: the file would be empty
             os.close(descriptor)
             secrets.unlink()
         raise

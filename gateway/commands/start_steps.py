@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 
 
 class StartProgress:
-    """`total` steps of one start; `say` prints one line and may be called from another thread."""
+    """`total` steps of one start; `say` prints a line and may be called from another thread."""
 
     def __init__(self, say: Say, total: int, silence_s_max: float = SILENCE_S_MAX) -> None:
         self._say = say

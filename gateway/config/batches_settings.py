@@ -20,5 +20,5 @@ class BatchesSection(Section, frozen=True, kw_only=True):
     # Of a tenant's batches that have not ended, estimated from the bytes of their bodies.
     tenant_enqueued_tokens_max: Annotated[int, Meta(ge=1, le=2**53)] = 2_000_000_000
     tenant_batches_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1000  # batches of a tenant that have not ended
-    # What happens to lines that a budget does not cover, of tenants without a setting of their own.
+    # For lines that a budget does not cover, of tenants without their own setting.
     on_budget: OnBudget = "wait"

@@ -12,7 +12,7 @@ from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 
 
 def find_faults(root: type[msgspec.Struct], settings: Mapping[str, Any]) -> list[str]:
-    """Each fault of the settings of `root` as "path: what is wrong", in the file's order. What a section checks between
+    """Each fault of the settings of `root` as "path: fault", in the file's order. What a section checks between
     its settings is checked if each of them alone is valid. Empty: `settings` can be converted to `root`."""
     return _Faults(root).of(root, settings, "")
 

@@ -253,7 +253,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
     tenants: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1024)] | None = None  # slugs; None: all
     fallbacks: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()  # models
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
-    # How the model writes calls of tools. None: what its chat template shows; "none": it is offered no tools.
+    # The model's format of tool calls. None: found in its chat template; "none": the model is offered no tools.
     tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "mistral_args", "none"] | None = None
     pooling: Literal["last", "mean", "none"] = "last"  # how hidden states become an embedding; "none": no embeddings
 

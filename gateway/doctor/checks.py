@@ -172,7 +172,7 @@ def ports(config: Config) -> Iterator[Check]:
 
 
 def queue() -> Check:
-    """What happens to a connection that arrives in the moment in which a worker stops listening."""
+    """Handling of a connection that arrives in the moment in which a worker stops listening."""
     hands_on = network.hands_connections_on()
     if hands_on is None:
         return ok("queue", "net.ipv4.tcp_migrate_req does not exist here")

@@ -183,7 +183,8 @@ class TokenStream(Protocol):
 
 
 class ContentSources(Protocol):
-    """Where an engine on another host fetches what this gateway has, as URLs in the order in which it tries them."""
+    """URLs at which an engine on another host fetches this gateway's contents, in the order in which the engine tries
+    them."""
 
     def sources_of_adapter(self, digest: str) -> list[str]: ...
 

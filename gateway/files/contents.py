@@ -25,7 +25,7 @@ STREAM_CHUNKS = 4  # read at once
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """What was written: bytes of the plain content, and their SHA-256 in hex."""
+    """Result of a write: bytes of the plain content, and their SHA-256 in hex."""
 
     size: int
     sha256: str

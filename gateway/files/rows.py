@@ -36,7 +36,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file beside its content. `key_id`: of the API key. `expires_s`: seconds from its row's
+    """The fields of a file beside its content. `key_id`: of the API key. `expires_s`: seconds from its row's
     insertion until it expires."""
 
     id: str

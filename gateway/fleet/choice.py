@@ -1,4 +1,4 @@
-"""Which engine gets a text: the one with the least predicted time to its first token, by `engine.routing`.
+"""Chooses the engine of a text: the engine with the least predicted time to its first token, by `engine.routing`.
 
 It translates between members and the router's names, and feeds the router with what heartbeats and page lists report.
 """

@@ -24,7 +24,7 @@ HEDGES_SAVED_MAX = 4.0
 
 
 class HedgeBudget:
-    """How many hedges are left."""
+    """Number of hedges that may still begin."""
 
     def __init__(self, part: float = HEDGE_PART) -> None:
         self.part = part

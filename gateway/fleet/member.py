@@ -20,7 +20,7 @@ from gateway.fleet.roster import EngineAddress
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """What every engine should serve, as the database has it."""
+    """The models and adapters that every engine should serve, from the database."""
 
     store: AdapterStore
     models: Callable[[], Mapping[str, BaseModel]]  # also removed ones

@@ -12,7 +12,7 @@ Outcome = Literal["served", "refused", "failed"]
 
 
 class EndingKind(enum.Enum):
-    """What an ending means for the request."""
+    """Consequences of an ending for the request."""
 
     COMPLETED = enum.auto()  # the text is whole
     CALLER = enum.auto()  # the caller left, or may no longer read

@@ -1,4 +1,4 @@
-"""What the texts of a request took: tokens by engine, the engines' usage and times."""
+"""Usage of the texts of a request: tokens by engine, the engines' usage and times."""
 
 from __future__ import annotations
 

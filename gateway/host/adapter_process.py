@@ -19,7 +19,7 @@ REASON_CHARS_MAX = 500
 # Stored adapters that one process resolves. Each is refused after 2 s of CPU time (adapters.__main__.CONFIG_CPU_S_MAX).
 RESOLVED_AT_ONCE_MAX = 16
 RESOLVE_S_MAX = 60.0
-# What Python and numpy need to start as in this process.
+# Variables that Python and numpy need to start as in this process.
 ENVIRONMENT_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 _log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ Fields = Mapping[str, tuple[str, ...]]
 
 
 class FormFile(Protocol):
-    """What one file of a form is written to."""
+    """The destination of one file of a form."""
 
     async def write(self, data: bytes) -> None: ...
 

@@ -21,14 +21,14 @@ class ClientPace:
 
     def __init__(self, per_s: float, burst_s: float = BURST_S, clock: Callable[[], float] = time.monotonic) -> None:
         """`per_s`: requests a second that are not delayed; 0: no request is. `burst_s`: after a pause the requests of
-        this many seconds, at least one, are not delayed. `clock`: seconds."""
+        `burst_s` seconds, at least one, are not delayed. `clock`: seconds."""
         self._interval_s = 1 / per_s if per_s else 0.0
         self._burst_s = max(burst_s, self._interval_s)
         self._clock = clock
-        self._due: dict[str, float] = {}  # by client: when its last request may go on
+        self._due: dict[str, float] = {}  # by client: the moment until which its last request is delayed
 
     async def wait(self, client: str) -> bool:
-        """Wait until the request may go on, at most DELAY_S_MAX. True if it was delayed."""
+        """Delay the request, at most DELAY_S_MAX. True if it was delayed."""
         delay_s = self.delay_s(client)
         if delay_s > 0:
             await asyncio.sleep(delay_s)

@@ -61,7 +61,7 @@ class Admission:
         self.slot = slot
         self.subjects = subjects
         self.tokens = tokens  # reserved
-        # What Redis counted. A renewal gives Redis the slot without counting a request or tokens.
+        # Redis' counts. A renewal adds the slot in Redis without counting a request or tokens.
         self.shared = shared
         self.shared_requests = 1 if shared else 0
         self.shared_tokens = tokens if shared else 0

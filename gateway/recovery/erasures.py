@@ -22,7 +22,7 @@ def replay(connection: sa.Connection, config: Config, known: Iterable[Erasure]) 
     wanted = {erasure.tenant_id: erasure for erasure in known}
     if wanted.keys() <= _erased(connection):
         return 0
-    revision.lock(connection)  # gateways that start at the same time replay one after the other
+    revision.lock(connection)  # gateways that start at the same time replay in turn
     done = _erased(connection)
     administration = Administration(config, Actor(host_actor()))
     missing = {tenant_id: erasure for tenant_id, erasure in wanted.items() if tenant_id not in done}

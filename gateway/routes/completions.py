@@ -1,4 +1,4 @@
-"""POST /v1/completions: texts that go on from a prompt, without a chat template."""
+"""POST /v1/completions: texts that continue a prompt, without a chat template."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class GatewayVersion(msgspec.Struct):
 
 
 class RootView(msgspec.Struct):
-    """`endpoints`: paths by what they are for."""
+    """`endpoints`: paths by purpose."""
 
     name: str
     version: str

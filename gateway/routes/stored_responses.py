@@ -34,7 +34,7 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the items that a response had as its input, those of earlier turns included."""
+    """A page of the input items of a response, items of earlier turns included."""
 
     object: Literal["list"] = "list"
     data: list[dict[str, Any]]

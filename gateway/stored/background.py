@@ -38,7 +38,7 @@ LOST_MESSAGE = "The gateway that made this response was lost."
 REQUEST_PREFIX, RESPONSE_PREFIX = "req_", "resp_"  # of the ids of a request and of its response
 
 _log = logging.getLogger(__name__)
-# "cancelled": the group is written, and a client has cancelled the response. "gone": nothing is written, because the
+# "cancelled": the group is written, and a client has cancelled the response. "gone": nothing is written: the
 # row was deleted or the response has ended. "lost": nothing is written, because the Auditor took this gateway for dead
 # and ended the hold.
 WriteResult = Literal["written", "cancelled", "gone", "lost"]

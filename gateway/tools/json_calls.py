@@ -86,7 +86,7 @@ class JsonCallReader:
             return 0, ReadState.FAILED
         [name] = matched.captures
         if not self._framing.open and name not in self._tools:
-            return 0, ReadState.FAILED  # without a marker only a tool's name tells a call from text
+            return 0, ReadState.FAILED  # without a marker only a tool's name distinguishes a call from text
         self._first = False
         events.append(CallOpened(name))
         if index == len(self._begin_heads) - 1:  # no arguments

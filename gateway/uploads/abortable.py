@@ -1,4 +1,4 @@
-"""What uploads of adapters and of files share: a time limit, an end when their key is revoked, the announced size."""
+"""Base of uploads of adapters and of files: a time limit, an end when their key is revoked, the announced size."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class _ReceivedFile:
             self._task.cancel()
 
     async def discard(self, remove: Callable[[], Awaitable[None]]) -> None:
-        """End the task, and remove what it has stored."""
+        """End the task, and remove its stored bytes."""
         self.close()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

@@ -180,7 +180,7 @@ class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
 
     @classmethod
     def projecting(cls, state: BudgetState, projection: Projection) -> ListedBudgetView:
-        if state.budget.per_end_user:  # the rate is that of all end users together
+        if state.budget.per_end_user:  # the rate of all end users together
             projection = Projection(None, None)
         return cls(
             **msgspec.structs.asdict(BudgetView.of(state)),

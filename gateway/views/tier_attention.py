@@ -1,4 +1,4 @@
-"""Which tiers need attention: tiers that missed their target for the first token, and tiers with a request that has
+"""Tiers that need attention: tiers that missed their target for the first token, and tiers with a request that has
 waited in the engine's queue for longer than the target.
 
 Pure functions: nothing here asks an engine or reads a database.

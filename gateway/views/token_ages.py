@@ -1,4 +1,4 @@
-"""Which models make tokens: the age of each model's last token, and the models that owe one, as the engines' heartbeats
+"""Models that make tokens: the age of each model's last token, and the models that owe one, as the engines' heartbeats
 have them. An engine that hangs in a step still sends heartbeats.
 
 Over `gateway.fleet`: nothing here asks an engine.

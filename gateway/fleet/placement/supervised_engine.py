@@ -105,7 +105,7 @@ class SupervisedEngine:
                 record = self._acquire_engine()
                 if record is not None:
                     self._watch_engine(record)
-            except Exception as error:  # noqa: BLE001 - a thread's edge: the actor must go on, and says what failed
+            except Exception as error:  # noqa: BLE001 - a thread's edge: the actor continues, and reports the failure
                 _log.exception("engine.supervision_failed")
                 self._set_report(state="waits_for_gpu", reason=f"{type(error).__name__}: {error}")
             finally:

@@ -68,7 +68,7 @@ class AdapterController(Controller):
 
     @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
     async def check_adapter(self, request: Request[Any, Any, Any], services: Services, by: Actor) -> Facts:
-        """Check an upload as POST /v1/admin/adapters does, and keep nothing of it."""
+        """Check an upload as POST /v1/admin/adapters does, without storing it."""
         async with services.uploads.receive(request, by) as upload:
             return (await upload.check_adapter(await _base(services, by, upload))).facts
 

@@ -15,7 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.views.accounts import Item, Page, Source
 
 PAGE_DEFAULT, PAGE_MAX = 100, 500
-NUMBER_CHARS_MAX = 18  # a number of this many digits fits a column of 64 bits
+NUMBER_CHARS_MAX = 18  # any number of 18 digits fits a column of 64 bits
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
 After = Annotated[str | None, Parameter(query="page", description="`next_page` of the previous page")]
 TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/rerank and /v1/score: vectors of texts, and what their cosines say."""
+"""POST /v1/embeddings, /v1/rerank and /v1/score: vectors of texts, and scores from their cosines."""
 
 from __future__ import annotations
 
