@@ -385,7 +385,9 @@ def test_a_bad_parameter_is_refused(
 
 
 def test_a_refused_parameter_has_its_limit_or_its_words(operator: Operator, stack: Stack) -> None:
-    refused = operator.refused(400, "GET", "batches?status=foo")
+    answer = operator("GET", "batches", status="foo")
+    assert answer.status_code == 400, answer.text
+    refused = answer.json()["error"]
     assert "cancelled" in refused["message"]
     assert " or " in refused["message"]
     assert refused["param"] == "status"
