@@ -181,7 +181,7 @@ async def test_a_dead_endpoint_holds_up_nobody(
     money.webhook("http://127.0.0.1:1/nobody-listens")
     money.webhook(endpoint.url)
     await money.cross()
-    delivering = asyncio.create_task(deliverer(database, timeout_s=5.0).run_once())
+    delivering = asyncio.create_task(deliverer(database, timeout_s=5.0, retry_s=6.0).run_once())
     await eventually_async(lambda: bool(endpoint.got))
     for _ in range(3):
         await money.cross()  # holds and settlements go on meanwhile
