@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -155,7 +156,8 @@ def test_a_refusal_after_a_signed_token_is_in_the_audit_log(place: Place) -> Non
     answer = place.visit().sign_in("frank")
     refusal(answer)
     [line] = refused_lines(place, answer.headers["x-request-id"])
-    assert (line.actor, line.object_id, line.after["reason"]) == (known.id, "127.0.0.1", "no_role")
+    assert (line.actor, line.after["reason"]) == (known.id, "no_role")
+    assert ipaddress.ip_address(line.object_id).is_loopback, "the address of the client"
     assert "frank" not in str(line.after)
     assert refused_count(place, "no_role") == before + 1
     again = place.visit().sign_in("frank")
