@@ -19,7 +19,7 @@ from gateway.batches.validation import ValidLine
 from gateway.config.batches_settings import BatchesSection
 from gateway.config.server_secrets import ServerSecrets
 from gateway.files.contents import WrittenFile
-from gateway.files.rows import OUTPUT_PURPOSE, NewFile, insert_file, new_file_id
+from gateway.files.rows import OUTPUT_PURPOSE, UPLOAD_PURPOSE, NewFile, insert_file, new_file_id
 from gateway.stored.texts import TextKey, TextKeys
 
 GATEWAY, OTHER = "gw_1", "gw_2"
@@ -41,14 +41,15 @@ class Stage:
 
         self.tenant_id, self.key_id, self.key = database.write_sync(make)
         self.file_id = new_file_id()
-        database.write_sync(lambda c: insert_file(c, self.file(self.file_id), self.key, WrittenFile(10, "0" * 64)))
+        new = self.file(self.file_id, UPLOAD_PURPOSE)
+        database.write_sync(lambda c: insert_file(c, new, self.key, WrittenFile(10, "0" * 64)))
 
-    def file(self, file_id: str) -> NewFile:
+    def file(self, file_id: str, purpose: str = OUTPUT_PURPOSE) -> NewFile:
         return NewFile(
             id=file_id,
             tenant_id=self.tenant_id,
             key_id=self.key_id,
-            purpose=OUTPUT_PURPOSE,
+            purpose=purpose,
             filename="a.jsonl",
             expires_s=3600,
         )
