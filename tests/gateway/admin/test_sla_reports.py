@@ -148,7 +148,7 @@ def test_lines_of_batches_have_no_target_and_are_in_no_report(shop: Stack) -> No
     for row in rows:
         assert row.ttft_s > 0.006, "longer than the tier's target"
         assert (row.ttft_target_s, row.itl_target_s) == (None, None)
-        assert row.itl_s > 0
+        assert row.itl_s is not None
     whole = operator.ok("GET", f"requests/{rows[0].request_id}")
     assert whole["batch_id"] == batch["id"]
     assert whole["slowness"]["phases"]
