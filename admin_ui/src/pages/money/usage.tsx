@@ -123,7 +123,7 @@ export default function UsagePage() {
       ) : (
         <div className={found.isPlaceholderData ? "stack table-busy" : "stack"} aria-busy={found.isPlaceholderData}>
           <ZoneContext value={values.clock === "" && owner === null ? null : zone}>
-            <UsageReport usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
+            <UsageReport usage={found.data} by={found.data.by} measure={measure} unit={unit} range={range} view={view} />
           </ZoneContext>
         </div>
       )}

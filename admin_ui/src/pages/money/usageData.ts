@@ -51,6 +51,8 @@ export interface UsageQuery {
 }
 
 export interface Usage {
+  /** The grouping of this report. While another grouping loads, the report before it is shown. */
+  by: By;
   /** Starts of the buckets. */
   at: number[];
   /** Largest first; null: rows without the dimension. */
@@ -141,7 +143,7 @@ async function load(asked: UsageQuery, signal: AbortSignal): Promise<Usage> {
     const rest = all.map((cell, index) => series.reduce((left, one) => added(left, one.cells[index]!, -1n), cell));
     others = { number: ids.length - shown.length, cells: rest };
   }
-  return { at: at.slice(0, -1), series, others, currency, currencies };
+  return { by: asked.by, at: at.slice(0, -1), series, others, currency, currencies };
 }
 
 /** All pages of one query. */
