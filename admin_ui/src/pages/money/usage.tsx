@@ -29,7 +29,18 @@ import {
 import { KeyLookup, useNames, useTenants } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
-import { BYS, type By, type Measure, NONE, SOURCES, type Usage, measured, summed, tokensOf, useUsage } from "./usageData";
+import {
+  BYS,
+  type By,
+  type Measure,
+  NONE,
+  SOURCES,
+  type Usage,
+  measured,
+  summed,
+  tokensOf,
+  useUsage,
+} from "./usageData";
 import { type Shown, SeriesTable, TimeTable } from "./usageTables";
 import { PRESETS, type Unit, rangeOf, unitOf } from "./usageTime";
 
@@ -123,7 +134,14 @@ export default function UsagePage() {
       ) : (
         <div className={found.isPlaceholderData ? "stack table-busy" : "stack"} aria-busy={found.isPlaceholderData}>
           <ZoneContext value={values.clock === "" && owner === null ? null : zone}>
-            <UsageReport usage={found.data} by={found.data.by} measure={measure} unit={unit} range={range} view={view} />
+            <UsageReport
+              usage={found.data}
+              by={found.data.by}
+              measure={measure}
+              unit={unit}
+              range={range}
+              view={view}
+            />
           </ZoneContext>
         </div>
       )}
