@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from support import forked
+from support.failure_lines import FailureLines
 from support.paths import MODEL_DIR
 from support.redis_server import RedisServer
 from support.services import REDIS_URL, fresh_postgres, missing_service
@@ -27,6 +29,15 @@ if not Path("/dev/nvidia0").exists():
 # No test speaks TLS to the world. httpx reads the host's certificates for every request that has no client of its own,
 # which takes fifty times as long as the request: here it finds none.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
+
+
+forked.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:  # a worker of pytest-xdist has none
+        config.pluginmanager.register(FailureLines(terminal))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,6 +27,7 @@ from gateway.access.keys import Key, MadeKey
 from gateway.catalog import adapters as adapter_rows
 from gateway.config.file import Config, parse
 from migrations.upgrade import upgrade
+from support.forked import Started, start_process
 from support.ports import free_port
 from support.waiting import PATIENCE_S, eventually
 
@@ -55,9 +56,9 @@ class Stack:
     workers: int = 1
     environ: dict[str, str] = field(default_factory=dict)  # of the gateway, beside this process's own
     code: Path | None = None  # a folder with another version's packages, which then run
-    engine: subprocess.Popen[bytes] | None = None
-    gateway: subprocess.Popen[bytes] | None = None
-    more_gateways: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    engine: Started | None = None
+    gateway: Started | None = None
+    more_gateways: list[Started] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)  # of every gateway
     tenants: dict[str, str] = field(default_factory=dict)  # slug → id
     keys: dict[str, str] = field(default_factory=dict)  # slug → secret
@@ -139,29 +140,33 @@ class Stack:
         settings = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **self.fake}
         models = [{"name": MODEL, "path": str(self.model_dir)}]
         file.write_text(json.dumps({"models": models, "fake": settings, **self.engine_json}))
-        argv = [
-            sys.executable,
-            "-m",
-            "engine",
-            "--socket",
-            str(self.config.socket_path),
-            "--config",
-            str(file),
-            "--fake",
-        ]
-        with (self.directory / "engine.log").open("ab") as log:
-            self.engine = subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.code, env=self.process_environ())
+        arguments = ["--socket", str(self.config.socket_path), "--config", str(file), "--fake"]
+        log = self.directory / "engine.log"
+        if self.code is None:
+            self.engine = start_process("engine", arguments, environ=self.process_environ(), log=log)
+        else:
+            self.engine = self._start_other_version("engine", arguments, log)
 
     def start_gateway(self) -> None:
-        argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
-        if self.workers > 1:
-            argv[2:] = ["gateway.cli", "--config", str(self.config_file), "gateway", "--workers", str(self.workers)]
-        with self.log_file.open("ab") as log:
-            # Without a terminal, as a service: a supervisor with one takes SIGHUP for the terminal's end.
-            own = self.workers > 1
+        module, arguments = "gateway", ["--config", str(self.config_file)]
+        # Without a terminal, as a service: a supervisor with one takes SIGHUP for the terminal's end.
+        own_session = self.workers > 1
+        if own_session:
+            module, arguments = "gateway.cli", [*arguments, "gateway", "--workers", str(self.workers)]
+        if self.code is None:
             environ = {**self.process_environ(), **self.environ}
-            self.gateway = subprocess.Popen(
-                argv, stdout=log, stderr=log, cwd=self.code, env=environ, start_new_session=own
+            self.gateway = start_process(module, arguments, environ=environ, log=self.log_file, own_session=own_session)
+        else:
+            self.gateway = self._start_other_version(module, arguments, self.log_file, own_session)
+
+    def _start_other_version(
+        self, module: str, arguments: list[str], log: Path, own_session: bool = False
+    ) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", module, *arguments]
+        environ = {**self.process_environ(), **self.environ}
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                argv, stdout=output, stderr=output, cwd=self.code, env=environ, start_new_session=own_session
             )
 
     def process_environ(self) -> dict[str, str]:
@@ -171,10 +176,10 @@ class Stack:
         """Further gateways beside the first, on their own ports, with the same configuration, database and engine."""
         for _ in range(count):
             port = free_port()
-            argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
-            with (self.directory / f"gateway-{port}.log").open("ab") as log:
-                environ = {**os.environ, "LANEWAY_PORT": str(port)}
-                self.more_gateways.append(subprocess.Popen(argv, stdout=log, stderr=log, env=environ))
+            environ = {**os.environ, "LANEWAY_PORT": str(port)}
+            log = self.directory / f"gateway-{port}.log"
+            arguments = ["--config", str(self.config_file)]
+            self.more_gateways.append(start_process("gateway", arguments, environ=environ, log=log))
             self.urls.append(f"http://127.0.0.1:{port}")
         for url in self.urls[-count:]:
             self.wait_ready(url=url)

@@ -1,0 +1,109 @@
+"""Processes of ours that start as forks of a process with their modules: half of a gateway's start is its imports.
+
+Each pytest process has a `multiprocessing` fork server. A child has its own environment, folder, output and `sys.argv`,
+and runs the module as `python -m` does. Differences: its command line in /proc is the server's, its parent is the
+server, and `atexit` does not run.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_SERVER = multiprocessing.get_context("forkserver")
+_PRELOADED = ["gateway.__main__", "engine.__main__"]
+POLL_S = 0.005
+_started_with: dict[str, str] | None = None  # None: not enabled, each process is a start of the interpreter
+
+
+def enable() -> None:
+    """Call before a test changes the environment."""
+    global _started_with
+    _started_with = dict(os.environ)
+
+
+class ForkedProcess:
+    """What tests use of `subprocess.Popen`."""
+
+    def __init__(self, module: str, arguments: Sequence[str], *, environ: dict[str, str], log: Path) -> None:
+        self.args = [sys.executable, "-m", module, *arguments]
+        _SERVER.set_forkserver_preload(_PRELOADED)
+        run = (module, list(arguments), environ, os.getcwd(), str(log))
+        self._process = _SERVER.Process(target=run_module, args=run, daemon=True)
+        self._lock = threading.Lock()
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        with self._lock:  # two threads would read the exit status twice
+            return self._process.exitcode
+
+    def wait(self, timeout: float = math.inf) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(POLL_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+Started = subprocess.Popen[bytes] | ForkedProcess
+
+
+def start_process(
+    module: str, arguments: Sequence[str], *, environ: dict[str, str], log: Path, own_session: bool = False
+) -> Started:
+    """`python -m MODULE ARGUMENTS`, with its output appended to `log`."""
+    if not own_session and _equal_to_the_interpreter(environ):
+        return ForkedProcess(module, arguments, environ=environ, log=log)
+    argv = [sys.executable, "-m", module, *arguments]
+    with log.open("ab") as output:
+        return subprocess.Popen(argv, stdout=output, stderr=output, env=environ, start_new_session=own_session)
+
+
+def _equal_to_the_interpreter(environ: dict[str, str]) -> bool:
+    """Whether the interpreter and the libraries see the server's environment. Laneway's settings are read later."""
+    if _started_with is None:
+        return False
+    names = environ.keys() | _started_with.keys()
+    own = ("LANEWAY_", "PYTEST_")
+    return all(name.startswith(own) or environ.get(name) == _started_with.get(name) for name in names)
+
+
+def run_module(module: str, arguments: list[str], environ: dict[str, str], directory: str, log: str) -> None:
+    """In the child."""
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(directory)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.modules.pop(f"{module}.__main__", None)  # loaded by the server under this name, run below under another
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
