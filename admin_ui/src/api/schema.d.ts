@@ -826,7 +826,7 @@ export interface paths {
         put?: never;
         /**
          * CheckAdapter
-         * @description Check an upload as POST /v1/admin/adapters does, and keep nothing of it.
+         * @description Check an upload as POST /v1/admin/adapters does, without storing it.
          */
         post: operations["V1AdminAdaptersCheckCheckAdapter"];
         delete?: never;
