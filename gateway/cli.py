@@ -6,41 +6,71 @@ It loads no torch: engine, migrations and the load tool run as `python -m ROOM`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import click
 
-from gateway.commands.adapters import adapters_group
-from gateway.commands.alerts import audit_group, webhooks_group
-from gateway.commands.aliases import aliases_group
-from gateway.commands.apply import apply_command
-from gateway.commands.backup import backup_command, restore_command
-from gateway.commands.batches import batches_group, files_group
-from gateway.commands.bench import bench_command
-from gateway.commands.billing import billing_group
-from gateway.commands.config import config_group
-from gateway.commands.connectors import connectors_group
 from gateway.commands.console import Console
-from gateway.commands.database import db_group
-from gateway.commands.demo import demo_group
-from gateway.commands.doctor import doctor_command
-from gateway.commands.drain_and_upgrade import drain_group, upgrade_command
-from gateway.commands.exports import check_command, export_command
-from gateway.commands.fleet import fleet_group
-from gateway.commands.keys import keys_group
-from gateway.commands.limits import limits_group
-from gateway.commands.models import models_group
-from gateway.commands.money import budgets_group, prices_group
-from gateway.commands.now import requests_command, status_command, tiers_command, usage_command
-from gateway.commands.people import people_group
-from gateway.commands.run import engine_command, gateway_command, serve_command
-from gateway.commands.secret import secret_group
-from gateway.commands.simulate import simulate_command
-from gateway.commands.sla import sla_command
-from gateway.commands.tenants import projects_group, tenants_group
+
+# Each command's module in gateway/commands, and its variable there.
+COMMANDS: Mapping[str, str] = {
+    "adapters": "adapters:adapters_group",
+    "aliases": "aliases:aliases_group",
+    "apply": "apply:apply_command",
+    "audit": "alerts:audit_group",
+    "backup": "backup:backup_command",
+    "batches": "batches:batches_group",
+    "bench": "bench:bench_command",
+    "billing": "billing:billing_group",
+    "budgets": "money:budgets_group",
+    "config": "config:config_group",
+    "connectors": "connectors:connectors_group",
+    "db": "database:db_group",
+    "demo": "demo:demo_group",
+    "doctor": "doctor:doctor_command",
+    "drain": "drain_and_upgrade:drain_group",
+    "engine": "run:engine_command",
+    "files": "batches:files_group",
+    "fleet": "fleet:fleet_group",
+    "gateway": "run:gateway_command",
+    "keys": "keys:keys_group",
+    "limits": "limits:limits_group",
+    "models": "models:models_group",
+    "people": "people:people_group",
+    "prices": "money:prices_group",
+    "projects": "tenants:projects_group",
+    "requests": "now:requests_command",
+    "restore": "backup:restore_command",
+    "secret": "secret:secret_group",
+    "serve": "run:serve_command",
+    "simulate": "simulate:simulate_command",
+    "sla": "sla:sla_command",
+    "status": "now:status_command",
+    "tenants": "tenants:tenants_group",
+    "tiers": "now:tiers_command",
+    "upgrade": "drain_and_upgrade:upgrade_command",
+    "usage": "now:usage_command",
+    "webhooks": "alerts:webhooks_group",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class ImportedGroup(click.Group):
+    """Imports a command's module when the command is first named: all modules together take half a second."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, variable = COMMANDS[name].split(":")
+        command: click.Command = getattr(import_module(f"gateway.commands.{module}"), variable)
+        return command
+
+
+@click.group(cls=ImportedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--config",
     "file",
@@ -55,50 +85,6 @@ def main(context: click.Context, file: Path | None) -> None:
     # A command reports a lost engine itself; the client's log line would repeat it on stderr.
     if not (log := logging.getLogger("engine")).handlers:
         log.addHandler(logging.NullHandler())
-
-
-for command in (
-    serve_command,
-    gateway_command,
-    engine_command,
-    drain_group,
-    upgrade_command,
-    db_group,
-    backup_command,
-    restore_command,
-    status_command,
-    requests_command,
-    usage_command,
-    tiers_command,
-    apply_command,
-    tenants_group,
-    projects_group,
-    keys_group,
-    people_group,
-    budgets_group,
-    webhooks_group,
-    limits_group,
-    prices_group,
-    billing_group,
-    sla_command,
-    connectors_group,
-    models_group,
-    adapters_group,
-    aliases_group,
-    batches_group,
-    files_group,
-    audit_group,
-    config_group,
-    secret_group,
-    doctor_command,
-    bench_command,
-    simulate_command,
-    fleet_group,
-    demo_group,
-):
-    main.add_command(command)
-for command in (export_command, check_command):
-    billing_group.add_command(command)
 
 
 if __name__ == "__main__":

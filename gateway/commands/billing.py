@@ -21,6 +21,7 @@ from billing.texts import visible
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
 from gateway.commands.database import read, sentence, write
+from gateway.commands.exports import check_command, export_command
 from gateway.commands.money import picos
 from gateway.views.finance import (
     BillingProfileView,
@@ -460,3 +461,7 @@ def _show_invoices(console: Console, found: list[Invoice], *, as_json: bool) -> 
     names = _tenants(console, [view.tenant_id for view in views])
     rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view, names) for view in views]
     show_rows(rows, INVOICE_COLUMNS, as_json=as_json)
+
+
+for command in (export_command, check_command):
+    billing_group.add_command(command)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+# The component names of types that were renamed: generated clients have these.
+_PUBLISHED_NAMES = {"LedgerAudit": "Findings"}
 REFERENCE = "#/components/schemas/{name}"
 # The module path of a generic type's argument, as the framework has it in the component's name after the bracket's `_`.
 _MODULE_PATH = re.compile(r"(?<=_)[a-z]+\.(?:[a-z0-9_]+\.)*")
@@ -28,7 +30,8 @@ def without_module_paths(schema: dict[str, Any]) -> dict[str, Any]:
 
 def component_name(name: str) -> str:
     """`Page_TenantView` for the framework's `Page_gateway.views.TenantView_`; other names are unchanged."""
-    return _MODULE_PATH.sub("", name).rstrip("_")
+    plain = _MODULE_PATH.sub("", name).rstrip("_")
+    return _PUBLISHED_NAMES.get(plain, plain)
 
 
 def joined(schemas: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ Made from billing's structs without reading a database. Only NewKeyView contains
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
-from litestar.params import Body
 
 from billing.accounts.alerts import Alert, Delivery
 from billing.accounts.budgets import BudgetState
@@ -336,7 +335,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     """Imbalances in the ledger. `sound` is false only for findings that are faults at any moment."""
 
     sound: bool
-    findings: Annotated[LedgerAudit, Body(schema_component_key="Findings")]
+    findings: LedgerAudit
 
     @classmethod
     def of(cls, findings: LedgerAudit) -> AuditView:
