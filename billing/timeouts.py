@@ -1,15 +1,26 @@
-"""A timeout in which a stall of its own process counts as at most one of STEPS steps.
+"""Timeouts of awaitables.
 
-With `asyncio.timeout`, a stall of this process has the effect of a slow peer: the deadline fires in the first iteration
-of the event loop after the stall, but the peer's answer needs several iterations to arrive.
+In a `StallTolerantTimeout` a stall of its own process counts as at most one of STEPS steps. With `asyncio.timeout`, a
+stall of this process has the effect of a slow peer: the deadline fires in the first iteration of the event loop after
+the stall, but the peer's answer needs several iterations to arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import TracebackType
+from typing import TypeVar
 
 STEPS = 8  # consecutive timers of one timeout
+T = TypeVar("T")
+
+
+async def within(seconds: float, awaitable: Awaitable[T]) -> T:
+    """The result of `awaitable`. Raises TimeoutError after `seconds`. `asyncio.wait_for` of Python 3.11 loses a
+    cancellation that arrives together with the result: its task then runs on, and the process does not stop."""
+    async with asyncio.timeout(seconds):
+        return await awaitable
 
 
 class StallTolerantTimeout:

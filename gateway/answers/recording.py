@@ -89,7 +89,8 @@ class ResponseRecorder:
         self._ending.set()
         self._answer.wake()
         try:
-            await asyncio.wait_for(self._stored.wait(), END_WAIT_S)
+            async with asyncio.timeout(END_WAIT_S):
+                await self._stored.wait()
         except TimeoutError:
             _log.warning("background.end_not_stored", extra={"fields": {"response": self._response_id}})
 
@@ -114,7 +115,8 @@ class ResponseRecorder:
 
     async def _pause(self) -> None:
         try:
-            await asyncio.wait_for(self._ending.wait(), BATCH_S)
+            async with asyncio.timeout(BATCH_S):
+                await self._ending.wait()
         except TimeoutError:
             return
 
@@ -234,7 +236,8 @@ async def follow_events(
         if state.has_ended:
             return
         try:
-            await asyncio.wait_for(changed.wait(), POLL_S)
+            async with asyncio.timeout(POLL_S):
+                await changed.wait()
         except TimeoutError:
             yield []
 

@@ -108,7 +108,8 @@ class BatchWorker:
                 except DatabaseUnavailable as error:
                     _log.warning("batches.database_unavailable", extra={"fields": {"reason": str(error)}})
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._poll_now.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await self._poll_now.wait()
                 self._poll_now.clear()
             dispatching.result()
         finally:

@@ -78,7 +78,8 @@ async def listed_engines(config: Config) -> Sequence[EngineAddress]:
 
     following = asyncio.create_task(roster.follow_engines(take_list))
     try:
-        return await asyncio.wait_for(listed, LIST_S_MAX)
+        async with asyncio.timeout(LIST_S_MAX):
+            return await listed
     except TimeoutError:
         fail(f"the roster ({config.fleet.driver}) did not answer within {LIST_S_MAX:g} s")
     finally:

@@ -154,7 +154,8 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            await asyncio.wait_for(process.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await process.wait()
             if (took_s := time.monotonic() - began) > STOP_SAID_S:
                 self._say(f"the {self.spec.name} stopped after {took_s:.1f} s")
         except TimeoutError:

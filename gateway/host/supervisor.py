@@ -168,7 +168,8 @@ class Supervisor:
                 continue
             self._say(f"the {name} ended ({end}); it starts again in {wait_s:g} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._stopping.wait()
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
 
     def _report_pids(self) -> None:

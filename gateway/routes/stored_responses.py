@@ -129,7 +129,8 @@ async def _cancel(services: Services, tenant_id: str, response: str) -> Backgrou
         if state.has_ended or time.monotonic() > deadline:
             return state
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), POLL_S)
+            async with asyncio.timeout(POLL_S):
+                await changed.wait()
 
 
 @get([f"{PATH}/input_items", f"/t/{{tenant:str}}{PATH}/input_items"], opt={"route": f"{PATH}/input_items"})

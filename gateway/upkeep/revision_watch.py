@@ -102,7 +102,8 @@ class RevisionWatch:
                 await self._poll_once()
                 self._announce()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), self._interval_s)
+                    async with asyncio.timeout(self._interval_s):
+                        await self._wanted.wait()
         finally:
             self._unreadable = True  # there are no further reads
             self._announce()

@@ -24,7 +24,7 @@ from gateway.errors import QuotaExceeded
 from gateway.files.backends import ContentDirectory, ContentMissing
 from gateway.files.contents import FileContents
 from gateway.files.files import Files
-from gateway.files.rows import insert_file, new_file_id
+from gateway.files.rows import UPLOAD_PURPOSE, insert_file, new_file_id
 from gateway.metrics import Metrics
 from gateway.routes.batches.message_batches import MessageBatchCounts, MessageBatchObject, message_batch
 from gateway.stored.texts import TextKeys
@@ -65,7 +65,7 @@ class Creation:
                 began, may_end = gate
                 began.set()
                 assert may_end.wait(PATIENCE_S)
-            insert_file(connection, self.stage.file(self.file_id), self.stage.key, written)
+            insert_file(connection, self.stage.file(self.file_id, UPLOAD_PURPOSE), self.stage.key, written)
             new = self.stage.new(input_file_id=self.file_id)
             return rows.create_batch(connection, new, BatchesSection(tenant_batches_max=batches_max))
 

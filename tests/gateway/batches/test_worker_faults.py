@@ -225,6 +225,26 @@ async def test_a_claim_whose_answer_was_lost_is_repeated(desk: Desk, function: s
     await check_completed(desk, row)
 
 
+async def test_a_cancellation_that_meets_a_new_batch_ends_the_worker(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `asyncio.wait_for` of Python 3.11 it would be lost, and the gateway would not stop."""
+    monkeypatch.setattr(worker, "POLL_S", 60.0)
+    polled = asyncio.Event()
+
+    async def poll() -> None:
+        polled.set()
+
+    monkeypatch.setattr(desk.worker, "_poll", poll)
+    running = asyncio.create_task(desk.worker.run())
+    await polled.wait()
+    await asyncio.sleep(0)
+    desk.worker.notice_batch()
+    running.cancel()
+    await asyncio.wait([running], timeout=20.0)
+    assert running.cancelled()
+
+
 async def test_a_worker_without_an_end_releases_its_lease(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = [LeaseLost("a stage lost a race")]
 

@@ -477,7 +477,8 @@ def commands(group: click.Group, prefix: str = "") -> set[str]:
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
-        assert command is not None and command.name == name
+        assert command is not None
+        assert command.name == name
         inner = commands(command, f"{prefix}{name} ") if isinstance(command, click.Group) else {prefix + name}
         found |= inner
         if isinstance(command, click.Group) and command.invoke_without_command:

@@ -26,7 +26,7 @@ from gateway.limits.turn_pace import AT_ONCE, RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.upkeep.revision_watch import STALE_S, RevisionWatch
-from support.waiting import eventually_async
+from support.waiting import PATIENCE_S, eventually_async
 
 STALL_S = STALE_S + 0.1
 
@@ -89,6 +89,22 @@ def test_requests_that_take_longer_together_than_a_revision_lasts_are_all_admitt
 
     uvloop.run(run())
     assert ages == [True] * 60
+
+
+def test_a_cancellation_that_meets_a_waiting_caller_ends_the_watch(database: Database) -> None:
+    """With `asyncio.wait_for` of Python 3.11 it would be lost, and the gateway would not stop."""
+
+    async def run() -> None:
+        watch = RevisionWatch(database, nothing, interval_s=60.0)
+        running = asyncio.create_task(watch.run())
+        assert await watch.freshen()
+        await asyncio.sleep(0)
+        watch._wanted.set()
+        running.cancel()
+        await asyncio.wait([running], timeout=PATIENCE_S)
+        assert running.cancelled()
+
+    uvloop.run(run())
 
 
 def test_a_revision_is_as_old_as_its_read_not_as_the_moment_it_arrived(database: Database) -> None:
@@ -199,7 +215,9 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         plan = SimpleNamespace(target=ModelTarget("m", "m", None), prompt_tokens=1, max_tokens=1, texts=1)
         line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
         asked = SimpleNamespace(end_user=None, operation="text")
-        work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line, asked=asked)
+        work = SimpleNamespace(
+            request_id="req_1", caller=caller, tier="standard", plan=plan, line=line, line_run=None, asked=asked
+        )
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
         held = await holds.RequestHolds(ledger, None, Metrics(), None).place_hold(work)  # type: ignore[arg-type]
         assert isinstance(held, Held)

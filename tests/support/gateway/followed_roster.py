@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+from billing.timeouts import within
 from gateway.fleet.roster import EngineAddress, Roster
 from support.waiting import PATIENCE_S
 
@@ -18,7 +19,7 @@ class FollowedRoster:
         self.lists.put_nowait(list(engines))
 
     async def next_list(self) -> list[EngineAddress]:
-        return await asyncio.wait_for(self.lists.get(), PATIENCE_S)
+        return await within(PATIENCE_S, self.lists.get())
 
     async def until_list(self, names: list[str]) -> list[EngineAddress]:
         """The next list with these names, in this order; lists before it are passed over."""
