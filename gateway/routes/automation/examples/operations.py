@@ -328,7 +328,7 @@ ANSWERS: dict[str, Any] = {
         "address": "10.0.0.5:7070",
         "state": "ready",
         "epoch": "5f0c2c1d9b7e4a63",
-        "protocol_version": 9,
+        "protocol_version": 6,
         "build": "2026.1",
         "models": [MODEL],
         "refused": {},
