@@ -13,6 +13,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from gateway.http.cors import CrossOrigin
 from gateway.http.exchange import Front
 from gateway.http.head_requests import HeadRequests
+from gateway.routes.automation.operation_ids import operation_id
 from gateway.routes.batches.batches import cancel_batch, create_batch, get_batch, list_batches
 from gateway.routes.batches.files import delete_file, get_file, get_file_content, list_files, upload_file
 from gateway.routes.batches.message_batches import (
@@ -43,7 +44,7 @@ from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
 from gateway.routes.pooling.embeddings import embeddings, rerank, score
 from gateway.routes.responses import compact, input_tokens, responses
-from gateway.routes.root import root, version
+from gateway.routes.root import VERSION, root, version
 from gateway.routes.schema import SchemaPlugin
 from gateway.routes.stored_responses import cancel_response, delete_response, get_response, list_input_items
 from gateway.routes.tokenize import detokenize, tokenize
@@ -132,7 +133,10 @@ def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()
         exception_handlers={Exception: _reraise},
         openapi_config=OpenAPIConfig(
             title="Laneway",
-            version="1",
+            # As Stripe and GitHub do, the version of the description, which rises with every release, and not the 1 of
+            # /v1: openapi-python-client makes it the version of a generated package.
+            version=VERSION,
+            operation_id_creator=operation_id,
             path="/schema",
             render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])],
             use_handler_docstrings=True,

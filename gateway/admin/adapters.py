@@ -62,7 +62,7 @@ class AdapterWrites:
         """Serve this version to requests that arrive from now on. `version`: a number, or the beginning of a digest."""
         self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
-        number = _version_number(connection, before, version)
+        number = version_number(connection, before, version)
         after = adapters.promote(connection, adapter_id, number, after=before)
         return self._record(connection, "adapter.promote", before, after)
 
@@ -101,7 +101,7 @@ class AdapterWrites:
         """Remove a version that is not served."""
         self._writes.bump(connection, "adapters")
         adapter = self._active(connection, adapter_id)
-        before = adapters.version_of(connection, adapter_id, _version_number(connection, adapter, version))
+        before = adapters.version_of(connection, adapter_id, version_number(connection, adapter, version))
         removed = _as_logged(adapters.remove_version(connection, adapter, before.number))
         self._record_version(connection, "adapter.remove_version", adapter, before=before, after=removed)
         return removed
@@ -192,7 +192,7 @@ def _as_logged(version: Version) -> Version:
     return msgspec.structs.replace(version, replaced=None)
 
 
-def _version_number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:
+def version_number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:
     """The number of a version that is named by its number, as an integer or in digits, or by the beginning of its
     digest. Raises InvalidValue, RowNotFound."""
     text = str(version)

@@ -300,7 +300,7 @@ class MemberGroup(ABC):
         member = self.members.get(name)
         if member is None:
             known = ", ".join(sorted(self.members)) or "none"
-            raise NotFound(f"There is no engine {name!r}. The engines of this gateway: {known}.")
+            raise NotFound(f"There is no engine {name!r}. The engines of this gateway: {known}.", param="name")
         return member
 
     def note_connected(self, member: Member, raised: Mapping[str, RaisedTargets]) -> None:

@@ -29,7 +29,7 @@ def _version() -> str:
         return "unknown"
 
 
-_VERSION = _version()
+VERSION = _version()
 
 
 class GatewayVersion(msgspec.Struct):
@@ -50,10 +50,10 @@ def root(request: Request[Any, Any, Any]) -> Response[Any]:
     headers = {"vary": "accept"}
     if "text/html" in request.headers.get("accept", "").lower():
         return Redirect(CONSOLE, status_code=307, headers=headers)
-    return Response(RootView("Laneway", _VERSION, ENDPOINTS), headers=headers)
+    return Response(RootView("Laneway", VERSION, ENDPOINTS), headers=headers)
 
 
 @get("/version", sync_to_thread=False)
 def version() -> GatewayVersion:
     """The version of this gateway."""
-    return GatewayVersion(_VERSION)
+    return GatewayVersion(VERSION)

@@ -48,6 +48,9 @@ _RESPONSE_EVENTS = (
     "response.completed, response.incomplete or response.failed."
 )
 
+_REPEATED_ANSWER = "Of requests that do not stream: one repeated within ten minutes gets the first answer again."
+_REPEATED_BATCH = "A request repeated within a day gets the batch of the first request, as it is now."
+
 
 @dataclass(frozen=True)
 class _Body:
@@ -58,6 +61,7 @@ class _Body:
     whole: Any = None
     streamed: Any = None
     description: str = ""
+    repeated: str = ""  # what a repeated Idempotency-Key does, if the answer is not stored as a `whole` is
 
 
 _BODIES = {
@@ -104,8 +108,8 @@ _BODIES = {
     "/v1/conversations": _Body(conversations.NewConversation, {}),
     "/v1/conversations/{conversation}": _Body(conversations.ConversationChange, {}),
     "/v1/conversations/{conversation}/items": _Body(conversations.NewItems, {}),
-    "/v1/batches": _Body(batches.BatchRequest, {}),
-    "/v1/messages/batches": _Body(message_batches.MessageBatchRequest, {}),
+    "/v1/batches": _Body(batches.BatchRequest, {}, repeated=_REPEATED_BATCH),
+    "/v1/messages/batches": _Body(message_batches.MessageBatchRequest, {}, repeated=_REPEATED_BATCH),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
     "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
     "/v1/detokenize": _Body(tokenize_wire.DetokenizeRequest, {}),
@@ -160,6 +164,11 @@ _DOWNLOADS = (
     "/v1/messages/batches/{batch}/results",
     "/v1/admin/files/{file_id}/content",
 )
+# Routes that answer with a stored response, and whether they stream it too. The framework sees its bytes only.
+_STORED = {
+    ("get", "/v1/responses/{response}"): True,
+    ("post", "/v1/responses/{response}/cancel"): False,
+}
 # Routes that answer with events only, and the types of the events' data.
 _STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
     "/v1/admin/engine/live": (_LIVE, [EngineEvent, AwayEvent])
@@ -179,18 +188,21 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, operations in _with_restore_path(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
+        plain = path.removeprefix("/t/{tenant}")
         paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
-        if path.removeprefix("/t/{tenant}") in _DOWNLOADS:
+        for method, operation in paths[path].items():
+            if (streamed := _STORED.get((method, plain))) is not None:
+                operation["responses"]["200"] = _stored_response(described, streamed)
+        if plain in _DOWNLOADS:
             binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
             paths[path]["get"]["responses"]["200"] = {"description": "The content of the file", "content": binary}
-        if (form := _FORMS.get(path.removeprefix("/t/{tenant}"))) is not None:
+        if (form := _FORMS.get(plain)) is not None:
             content = {"multipart/form-data": {"schema": form}}
             paths[path]["post"]["requestBody"] = {"required": True, "content": content}
         if (stream := _STREAMS.get(path)) is not None:
             content = {"text/event-stream": {"schema": {"oneOf": [described[kind] for kind in stream[1]]}}}
             paths[path]["get"]["responses"]["200"] = {"description": stream[0], "content": content}
-        raw = _BODIES.get(path.removeprefix("/t/{tenant}"))
-        if raw is not None:
+        if (raw := _BODIES.get(plain)) is not None:
             paths[path]["post"] = _with_body(paths[path]["post"], raw, described)
     known = schema.get("components", {})
     keys = {"key": {"type": "http", "scheme": "bearer"}, "x-api-key": {"type": "apiKey", "in": "header"}}
@@ -212,6 +224,13 @@ def _with_restore_path(paths: dict[str, Any]) -> dict[str, Any]:
     return paths | {f"{model}/restore": {"post": operations.pop("post")}, model: operations}
 
 
+def _stored_response(described: Mapping[Any, dict[str, Any]], streamed: bool) -> dict[str, Any]:
+    content = {"application/json": {"schema": described[responses_answers.ResponseObject]}}
+    if streamed:
+        content["text/event-stream"] = {"schema": described[responses_answers.ResponseEvent]}
+    return {"description": _RESPONSE_EVENTS if streamed else "The response", "content": content}
+
+
 def _describe_unserved(component: dict[str, Any], unserved: UnservedFields) -> None:
     for field, entry in unserved.items():
         component["properties"][field] = {
@@ -224,6 +243,8 @@ def _describe_unserved(component: dict[str, Any], unserved: UnservedFields) -> N
 def _operation(path: str, method: str, operation: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
+    if "204" in responses:  # the framework describes a body of some, and a 204 has none
+        responses["204"] = {"description": responses["204"]["description"]}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
     if path.startswith("/health") or path == "/version":
         described["security"] = []
@@ -241,7 +262,6 @@ def _operation(path: str, method: str, operation: dict[str, Any], error: dict[st
 _IDEMPOTENCY_KEY = {
     "name": replays.HEADER,
     "in": "header",
-    "description": "Of requests that do not stream: one repeated within ten minutes gets the first answer again.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x21-\x7e]+$"},
 }
 
@@ -255,5 +275,8 @@ def _with_body(operation: dict[str, Any], body: _Body, described: Mapping[Any, d
         if body.streamed is not None:
             content["text/event-stream"] = {"schema": described[body.streamed]}
         operation["responses"] = operation["responses"] | {"200": {"description": body.description, "content": content}}
-        operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
+    repeated = body.repeated or (_REPEATED_ANSWER if body.whole is not None else "")
+    if repeated:
+        header = _IDEMPOTENCY_KEY | {"description": repeated}
+        operation["parameters"] = [*operation.get("parameters", []), header]
     return operation

@@ -76,27 +76,25 @@ def test_a_generated_python_client(description: dict[str, Any], stack: Stack, tm
         return importlib.import_module(f"generated_laneway.api.{name}").sync_detailed(client=of, **arguments)
 
     new = models.NewTenant(slug="generated", tier="batch")
-    first, again = (
-        call("admin.v1_admin_tenants_create_tenant", body=new, idempotency_key="generated") for _ in range(2)
-    )
+    first, again = (call("admin.admin_create_tenant", body=new, idempotency_key="generated") for _ in range(2))
     assert (first.status_code, first.parsed.slug) == (201, "generated")
     assert first.parsed == again.parsed
     changed = call(
-        "admin.v1_admin_tenants_tenant_id_change_tenant",
+        "admin.admin_change_tenant",
         tenant_id=first.parsed.id,
         body=models.TenantChange(name="Generated"),
     )
     assert (changed.parsed.name, changed.parsed.tier) == ("Generated", "batch")
-    listed = call("admin.v1_admin_tenants_list_tenants", search="generated")
+    listed = call("admin.admin_list_tenants", search="generated")
     assert [tenant.name for tenant in listed.parsed.data] == ["Generated"]
-    refused = call("admin.v1_admin_tenants_tenant_id_get_tenant", tenant_id="absent")
+    refused = call("admin.admin_get_tenant", tenant_id="absent")
     assert (refused.status_code, refused.parsed.error.param) == (404, "tenant")
 
     caller = client_module.AuthenticatedClient(base_url=stack.url, token=stack.keys["acme"])
     asked = models.ChatRequest.from_dict(
         {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 3}
     )
-    answered = call("default.v1_chat_completions_chat_completions", of=caller, body=asked)
+    answered = call("default.create_chat_completion", of=caller, body=asked)
     assert answered.parsed.choices[0].finish_reason == "length"
     for one in (client, caller):
         one.get_httpx_client().close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,14 +17,20 @@ from support.paths import REPO
 
 Description = dict[str, Any]
 RELEASED: Description = json.loads((REPO / "deploy" / "openapi.json").read_text())
+LIST_KEYS = RELEASED["paths"]["/v1/admin/keys"]["get"]["operationId"]
 
 # The release described these files with an empty content type, which no client reads; it is application/octet-stream.
 MENDED = {f"GET /v1/admin/exports/{{export_id}}/{what} 200:  has disappeared" for what in ("file", "manifest")}
+# A 204 has no body.
+MENDED |= {"DELETE /v1/admin/session 204: application/json has disappeared"}
+# The release named its operations after their paths; `make openapi` of 2026.1 replaces these names for good.
+PATH_IDS = re.compile(r": the operation id (?:V1|TTenantV1|Health|Metrics|Version)\w+ has disappeared")
 
 
 def test_nothing_that_was_released_has_disappeared_or_become_required() -> None:
     made = subprocess.run([sys.executable, "-m", "gateway.openapi"], cwd=REPO, check=True, capture_output=True).stdout
-    assert set(breaking_changes(RELEASED, json.loads(made))) <= MENDED
+    found = {change for change in breaking_changes(RELEASED, json.loads(made)) if not PATH_IDS.search(change)}
+    assert found <= MENDED
 
 
 def schema(description: Description, name: str) -> Description:
@@ -53,6 +60,15 @@ def remove_enum_value(new: Description) -> None:
     found["schema"]["enum"].remove("finance")
 
 
+def rename_operation(new: Description) -> None:
+    new["paths"]["/v1/admin/keys"]["get"]["operationId"] = "ListAllKeys"
+
+
+def rename_schema(new: Description) -> None:
+    new |= json.loads(json.dumps(new).replace("schemas/NewExport", "schemas/ExportRequest"))
+    new["components"]["schemas"]["ExportRequest"] = new["components"]["schemas"].pop("NewExport")
+
+
 def remove_status(new: Description) -> None:
     del new["paths"]["/v1/admin/keys"]["post"]["responses"]["201"]
 
@@ -77,6 +93,8 @@ def require_field(new: Description) -> None:
         (remove_parameter, "GET /v1/admin/keys: the parameter search has disappeared"),
         (require_parameter, "GET /v1/admin/keys: the parameter role is required now"),
         (remove_enum_value, "GET /v1/admin/keys role: the value 'finance' has disappeared"),
+        (rename_operation, f"GET /v1/admin/keys: the operation id {LIST_KEYS} has disappeared"),
+        (rename_schema, "the schema NewExport has disappeared"),
         (remove_status, "POST /v1/admin/keys: the status 201 has disappeared"),
         (remove_answers_field, ": the field listed has disappeared"),
         (remove_requests_field, "POST /v1/admin/exports: the field tenant has disappeared"),

@@ -1,5 +1,6 @@
 """The incompatible changes from an older description of the API to a newer one: paths, methods, parameters, fields,
-enum values and statuses that have disappeared, and fields that a client must send now and did not have to before."""
+enum values, statuses and names of operations and schemas that have disappeared, and fields that a client must send now
+and did not have to before."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ class _Comparison:
         self._compared: set[tuple[str, str, bool]] = set()  # references, which may refer to themselves
 
     def changes(self) -> Iterator[str]:
+        for name in self._old["components"]["schemas"].keys() - self._new["components"]["schemas"].keys():
+            yield f"the schema {name} has disappeared"
         for path, old_item in self._old["paths"].items():
             new_item = self._new["paths"].get(path)
             if new_item is None:
@@ -33,6 +36,8 @@ class _Comparison:
                     yield from self._operation(f"{method.upper()} {path}", operation, new_item[method])
 
     def _operation(self, where: str, old: Schema, new: Schema) -> Iterator[str]:
+        if old.get("operationId") != new.get("operationId"):
+            yield f"{where}: the operation id {old.get('operationId')} has disappeared"
         before, now = _parameters(old), _parameters(new)
         for key, parameter in before.items():
             if key not in now:

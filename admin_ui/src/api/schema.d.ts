@@ -11,7 +11,7 @@ export interface paths {
          * Ready
          * @description Whether requests can be served now: 200, or 503 with the problems.
          */
-        get: operations["HealthReady"];
+        get: operations["GetHealth"];
         put?: never;
         post?: never;
         delete?: never;
@@ -31,7 +31,7 @@ export interface paths {
          * Live
          * @description Whether the process runs.
          */
-        get: operations["HealthLiveLive"];
+        get: operations["GetLiveness"];
         put?: never;
         post?: never;
         delete?: never;
@@ -51,7 +51,7 @@ export interface paths {
          * Ready
          * @description Whether requests can be served now: 200, or 503 with the problems.
          */
-        get: operations["HealthReadyReady"];
+        get: operations["GetReadiness"];
         put?: never;
         post?: never;
         delete?: never;
@@ -73,7 +73,7 @@ export interface paths {
          *     several engines each series has the label `engine`.
          *     Any worker reports the series of all workers, labelled `worker`.
          */
-        get: operations["MetricsMetrics"];
+        get: operations["GetMetrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -93,14 +93,14 @@ export interface paths {
          * ListBatches
          * @description The tenant's batches, the newest first.
          */
-        get: operations["TTenantV1BatchesListBatches"];
+        get: operations["ListBatchesForTenant"];
         put?: never;
         /**
          * CreateBatch
          * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
          *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
          */
-        post: operations["TTenantV1BatchesCreateBatch"];
+        post: operations["CreateBatchForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -118,7 +118,7 @@ export interface paths {
          * GetBatch
          * @description A batch, with its counts and usage so far.
          */
-        get: operations["TTenantV1BatchesGetBatch"];
+        get: operations["GetBatchForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -140,7 +140,7 @@ export interface paths {
          * CancelBatch
          * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
          */
-        post: operations["TTenantV1BatchesCancelCancelBatch"];
+        post: operations["CancelBatchForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -158,7 +158,7 @@ export interface paths {
          * OwnBudgets
          * @description The used, held and remaining amounts of each budget, and when it resets (Unix seconds; null: never).
          */
-        get: operations["TTenantV1BudgetOwnBudgets"];
+        get: operations["ListBudgetsForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -180,7 +180,7 @@ export interface paths {
          * ChatCompletions
          * @description Create a chat completion.
          */
-        post: operations["TTenantV1ChatCompletionsChatCompletions"];
+        post: operations["CreateChatCompletionForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -200,7 +200,7 @@ export interface paths {
          * Completions
          * @description Create completions of one or several prompts.
          */
-        post: operations["TTenantV1CompletionsCompletions"];
+        post: operations["CreateCompletionForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -220,7 +220,7 @@ export interface paths {
          * CreateConversation
          * @description Create a conversation. Counts as a request under the limits, as every endpoint of conversations does.
          */
-        post: operations["TTenantV1ConversationsCreateConversation"];
+        post: operations["CreateConversationForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -238,18 +238,18 @@ export interface paths {
          * GetConversation
          * @description A conversation, without its items.
          */
-        get: operations["TTenantV1ConversationsGetConversation"];
+        get: operations["GetConversationForTenant"];
         put?: never;
         /**
          * UpdateConversation
          * @description Replace the metadata of a conversation.
          */
-        post: operations["TTenantV1ConversationsUpdateConversation"];
+        post: operations["UpdateConversationForTenant"];
         /**
          * DeleteConversation
          * @description Delete a conversation and its items. Responses that were made in it remain.
          */
-        delete: operations["TTenantV1ConversationsDeleteConversation"];
+        delete: operations["DeleteConversationForTenant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -266,13 +266,13 @@ export interface paths {
          * ListItems
          * @description The items of a conversation.
          */
-        get: operations["TTenantV1ConversationsItemsListItems"];
+        get: operations["ListConversationItemsForTenant"];
         put?: never;
         /**
          * AddItems
          * @description Append items to a conversation. Answers with them, as they are stored.
          */
-        post: operations["TTenantV1ConversationsItemsAddItems"];
+        post: operations["AddConversationItemsForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -290,14 +290,14 @@ export interface paths {
          * GetItem
          * @description An item of a conversation.
          */
-        get: operations["TTenantV1ConversationsItemsGetItem"];
+        get: operations["GetConversationItemForTenant"];
         put?: never;
         post?: never;
         /**
          * DeleteItem
          * @description Delete an item of a conversation. Answers with the conversation.
          */
-        delete: operations["TTenantV1ConversationsItemsDeleteItem"];
+        delete: operations["DeleteConversationItemForTenant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -316,7 +316,7 @@ export interface paths {
          * Detokenize
          * @description The text of token ids, special tokens included. Free.
          */
-        post: operations["TTenantV1DetokenizeDetokenize"];
+        post: operations["DetokenizeForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -336,7 +336,7 @@ export interface paths {
          * Embeddings
          * @description Make a vector of each input, by pooling the model's last hidden states.
          */
-        post: operations["TTenantV1EmbeddingsEmbeddings"];
+        post: operations["CreateEmbeddingsForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -354,14 +354,14 @@ export interface paths {
          * ListFiles
          * @description The tenant's files, in the order of their creation.
          */
-        get: operations["TTenantV1FilesListFiles"];
+        get: operations["ListFilesForTenant"];
         put?: never;
         /**
          * UploadFile
          * @description Upload a file for a batch, as a form with `purpose` and `file`. Counts as a request under the limits, as every
          *     endpoint of files does.
          */
-        post: operations["TTenantV1FilesUploadFile"];
+        post: operations["UploadFileForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -379,14 +379,14 @@ export interface paths {
          * GetFile
          * @description A file, without its content.
          */
-        get: operations["TTenantV1FilesGetFile"];
+        get: operations["GetFileForTenant"];
         put?: never;
         post?: never;
         /**
          * DeleteFile
          * @description Delete a file. A running batch still reads the file.
          */
-        delete: operations["TTenantV1FilesDeleteFile"];
+        delete: operations["DeleteFileForTenant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -403,7 +403,7 @@ export interface paths {
          * GetFileContent
          * @description The content of a file, as it was uploaded or written by a batch.
          */
-        get: operations["TTenantV1FilesContentGetFileContent"];
+        get: operations["GetFileContentForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -425,7 +425,7 @@ export interface paths {
          * Messages
          * @description Create a message.
          */
-        post: operations["TTenantV1MessagesMessages"];
+        post: operations["CreateMessageForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -444,14 +444,14 @@ export interface paths {
          * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
          *     the page of newer batches that ends before it.
          */
-        get: operations["TTenantV1MessagesBatchesListMessageBatches"];
+        get: operations["ListMessageBatchesForTenant"];
         put?: never;
         /**
          * CreateMessageBatch
          * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
          *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
          */
-        post: operations["TTenantV1MessagesBatchesCreateMessageBatch"];
+        post: operations["CreateMessageBatchForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -469,14 +469,14 @@ export interface paths {
          * GetMessageBatch
          * @description A batch, with its counts.
          */
-        get: operations["TTenantV1MessagesBatchesGetMessageBatch"];
+        get: operations["GetMessageBatchForTenant"];
         put?: never;
         post?: never;
         /**
          * DeleteMessageBatch
          * @description Delete an ended batch and its results.
          */
-        delete: operations["TTenantV1MessagesBatchesDeleteMessageBatch"];
+        delete: operations["DeleteMessageBatchForTenant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -495,7 +495,7 @@ export interface paths {
          * CancelMessageBatch
          * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
          */
-        post: operations["TTenantV1MessagesBatchesCancelCancelMessageBatch"];
+        post: operations["CancelMessageBatchForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -513,7 +513,7 @@ export interface paths {
          * GetMessageBatchResults
          * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
          */
-        get: operations["TTenantV1MessagesBatchesResultsGetMessageBatchResults"];
+        get: operations["GetMessageBatchResultsForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -535,7 +535,7 @@ export interface paths {
          * CountTokens
          * @description Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free.
          */
-        post: operations["TTenantV1MessagesCountTokensCountTokens"];
+        post: operations["CountTokensForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -554,7 +554,7 @@ export interface paths {
          * @description List the base models, adapters and aliases that the key's tenant may use. With the header `anthropic-version`
          *     the answer is a page in Anthropic's shape, by `limit`, `after_id` and `before_id`.
          */
-        get: operations["TTenantV1ModelsListModels"];
+        get: operations["ListModelsForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -575,7 +575,7 @@ export interface paths {
          * @description One model, adapter or alias that the key's tenant may use. With the header `anthropic-version` in Anthropic's
          *     shape.
          */
-        get: operations["TTenantV1ModelsGetModel"];
+        get: operations["GetModelForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -597,7 +597,7 @@ export interface paths {
          * Rerank
          * @description Order documents by the cosine of their embedding and the query's.
          */
-        post: operations["TTenantV1RerankRerank"];
+        post: operations["RerankForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -617,7 +617,7 @@ export interface paths {
          * Responses
          * @description Create a response.
          */
-        post: operations["TTenantV1ResponsesResponses"];
+        post: operations["CreateResponseForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -637,7 +637,7 @@ export interface paths {
          * Compact
          * @description Replace a conversation by its user messages and a summary that the model writes. Billed as an answer.
          */
-        post: operations["TTenantV1ResponsesCompactCompact"];
+        post: operations["CompactConversationForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -657,7 +657,7 @@ export interface paths {
          * InputTokens
          * @description Count the tokens of a response's prompt. Free.
          */
-        post: operations["TTenantV1ResponsesInputTokensInputTokens"];
+        post: operations["CountInputTokensForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -675,14 +675,14 @@ export interface paths {
          * GetResponse
          * @description A stored response. A response in the background may be streamed, from the event after `starting_after` on.
          */
-        get: operations["TTenantV1ResponsesGetResponse"];
+        get: operations["GetResponseForTenant"];
         put?: never;
         post?: never;
         /**
          * DeleteResponse
          * @description Delete a stored response. Responses that continue it can then not be continued.
          */
-        delete: operations["TTenantV1ResponsesDeleteResponse"];
+        delete: operations["DeleteResponseForTenant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -702,7 +702,7 @@ export interface paths {
          * @description Cancel a response in the background. Its text so far is stored and billed. A response that has ended is returned
          *     unchanged.
          */
-        post: operations["TTenantV1ResponsesCancelCancelResponse"];
+        post: operations["CancelResponseForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -720,7 +720,7 @@ export interface paths {
          * ListInputItems
          * @description The input of a stored response.
          */
-        get: operations["TTenantV1ResponsesInputItemsListInputItems"];
+        get: operations["ListInputItemsForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -742,7 +742,7 @@ export interface paths {
          * Score
          * @description The cosine of the embeddings of two texts, for each pair.
          */
-        post: operations["TTenantV1ScoreScore"];
+        post: operations["ScoreForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -762,7 +762,7 @@ export interface paths {
          * Tokenize
          * @description The token ids of a text or of a conversation, as a completion with it is billed. Free.
          */
-        post: operations["TTenantV1TokenizeTokenize"];
+        post: operations["TokenizeForTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -780,7 +780,7 @@ export interface paths {
          * OwnUsage
          * @description The usage of this key.
          */
-        get: operations["TTenantV1UsageOwnUsage"];
+        get: operations["GetUsageForTenant"];
         put?: never;
         post?: never;
         delete?: never;
@@ -801,14 +801,14 @@ export interface paths {
          * @description Adapters of all owning tenants or of one. `name`: adapters of exactly this name, of which each owner has at
          *     most one.
          */
-        get: operations["V1AdminAdaptersListAdapters"];
+        get: operations["AdminListAdapters"];
         put?: never;
         /**
          * UploadAdapter
          * @description Upload an adapter as peft saves it: a new one, or under an existing name a new version. This gateway serves
          *     it when it answers, every other gateway within a second.
          */
-        post: operations["V1AdminAdaptersUploadAdapter"];
+        post: operations["AdminUploadAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -828,7 +828,7 @@ export interface paths {
          * CheckAdapter
          * @description Check an upload as POST /v1/admin/adapters does, without storing it.
          */
-        post: operations["V1AdminAdaptersCheckCheckAdapter"];
+        post: operations["AdminCheckAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -846,7 +846,7 @@ export interface paths {
          * ListUploads
          * @description Uploads that this gateway process receives or checks now, oldest first, each with its tenant and key.
          */
-        get: operations["V1AdminAdaptersUploadsListUploads"];
+        get: operations["AdminListAdapterUploads"];
         put?: never;
         post?: never;
         delete?: never;
@@ -866,21 +866,21 @@ export interface paths {
          * GetAdapter
          * @description One adapter by its id, or by its name if only one adapter has it; this applies to all paths below.
          */
-        get: operations["V1AdminAdaptersGetAdapter"];
+        get: operations["AdminGetAdapter"];
         put?: never;
         post?: never;
         /**
          * RemoveAdapter
          * @description Stop serving an adapter to new requests. Its files are deleted once no request uses them.
          */
-        delete: operations["V1AdminAdaptersRemoveAdapter"];
+        delete: operations["AdminRemoveAdapter"];
         options?: never;
         head?: never;
         /**
          * ChangeAdapter
          * @description Change which tenants may call an adapter, whether it is pinned, and its notes.
          */
-        patch: operations["V1AdminAdaptersChangeAdapter"];
+        patch: operations["AdminChangeAdapter"];
         trace?: never;
     };
     "/v1/admin/adapters/{adapter}/promote": {
@@ -896,7 +896,7 @@ export interface paths {
          * PromoteAdapter
          * @description Serve this version to new requests. Requests in flight finish with the version that they began with.
          */
-        post: operations["V1AdminAdaptersPromotePromoteAdapter"];
+        post: operations["AdminPromoteAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -916,7 +916,7 @@ export interface paths {
          * RollBackAdapter
          * @description Serve the version again that was served before the present one.
          */
-        post: operations["V1AdminAdaptersRollbackRollBackAdapter"];
+        post: operations["AdminRollBackAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -934,7 +934,7 @@ export interface paths {
          * AdapterUse
          * @description The use of each version of an adapter, for an actor with a tenant by this tenant only.
          */
-        get: operations["V1AdminAdaptersUseAdapterUse"];
+        get: operations["AdminGetAdapterUse"];
         put?: never;
         post?: never;
         delete?: never;
@@ -954,7 +954,7 @@ export interface paths {
          * ListVersions
          * @description The versions of an adapter, newest first. The adapter's `version` is the served one.
          */
-        get: operations["V1AdminAdaptersVersionsListVersions"];
+        get: operations["AdminListAdapterVersions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -970,14 +970,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetAdapterVersion
+         * @description One version that is not removed, by its number or at least 8 characters of its digest.
+         */
+        get: operations["AdminGetAdapterVersion"];
         put?: never;
         post?: never;
         /**
          * RemoveAdapterVersion
          * @description Remove a version that is not served.
          */
-        delete: operations["V1AdminAdaptersVersionsRemoveAdapterVersion"];
+        delete: operations["AdminRemoveAdapterVersion"];
         options?: never;
         head?: never;
         patch?: never;
@@ -995,7 +999,7 @@ export interface paths {
          * @description Thresholds that were reached, the newest first, each with its deliveries. An actor of a tenant sees deliveries
          *     to the tenant's own webhooks only.
          */
-        get: operations["V1AdminAlertsListAlerts"];
+        get: operations["AdminListAlerts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1015,7 +1019,7 @@ export interface paths {
          * GetAlert
          * @description One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks.
          */
-        get: operations["V1AdminAlertsAlertIdGetAlert"];
+        get: operations["AdminGetAlert"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1035,7 +1039,7 @@ export interface paths {
          * AliasUse
          * @description The use of each model or version that served requests for an alias, whether or not the alias exists still.
          */
-        get: operations["V1AdminAliasUseAliasUse"];
+        get: operations["AdminGetAliasUse"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1055,7 +1059,7 @@ export interface paths {
          * ListAliases
          * @description The aliases in force, by name: those set by operators, and those of laneway.toml under other names.
          */
-        get: operations["V1AdminAliasesListAliases"];
+        get: operations["AdminListAliases"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1075,18 +1079,18 @@ export interface paths {
          * GetAlias
          * @description One alias in force.
          */
-        get: operations["V1AdminAliasesGetAlias"];
+        get: operations["AdminGetAlias"];
         /**
          * SetAlias
          * @description Make or replace an alias; it takes precedence over laneway.toml. Every gateway applies it within a second.
          */
-        put: operations["V1AdminAliasesSetAlias"];
+        put: operations["AdminSetAlias"];
         post?: never;
         /**
          * RemoveAlias
          * @description Remove an alias. An alias of this name in laneway.toml applies again.
          */
-        delete: operations["V1AdminAliasesRemoveAlias"];
+        delete: operations["AdminRemoveAlias"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1103,7 +1107,7 @@ export interface paths {
          * AuditFindings
          * @description Compute every sum of the ledger again and list the differences.
          */
-        get: operations["V1AdminAuditAuditFindings"];
+        get: operations["AdminGetAuditFindings"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1123,7 +1127,7 @@ export interface paths {
          * ListAuditLog
          * @description Administrative writes that match every given value, with start_time ≤ at < end_time.
          */
-        get: operations["V1AdminAuditLogListAuditLog"];
+        get: operations["AdminListAuditLog"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1143,7 +1147,7 @@ export interface paths {
          * GetAuditLine
          * @description One line of the audit log, by its id.
          */
-        get: operations["V1AdminAuditLogLineIdGetAuditLine"];
+        get: operations["AdminGetAuditLine"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1163,7 +1167,7 @@ export interface paths {
          * ListBatches
          * @description Batches with their progress. `search`: part of the id of a batch or of one of its files.
          */
-        get: operations["V1AdminBatchesListBatches"];
+        get: operations["AdminListBatches"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1183,7 +1187,7 @@ export interface paths {
          * GetBatch
          * @description One batch, also after its tenant has deleted it.
          */
-        get: operations["V1AdminBatchesBatchIdGetBatch"];
+        get: operations["AdminGetBatch"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1205,7 +1209,7 @@ export interface paths {
          * CancelBatch
          * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
          */
-        post: operations["V1AdminBatchesBatchIdCancelCancelBatch"];
+        post: operations["AdminCancelBatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1223,7 +1227,7 @@ export interface paths {
          * ListProfiles
          * @description The billing profiles of all tenants that are not archived, also of tenants whose profile was never set.
          */
-        get: operations["V1AdminBillingProfilesListProfiles"];
+        get: operations["AdminListBillingProfiles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1243,13 +1247,13 @@ export interface paths {
          * ListBudgets
          * @description Budgets with the used, held and remaining amounts of their present windows, and a projection.
          */
-        get: operations["V1AdminBudgetsListBudgets"];
+        get: operations["AdminListBudgets"];
         put?: never;
         /**
          * SetBudget
          * @description Make a budget or change it. It applies to the next request.
          */
-        post: operations["V1AdminBudgetsSetBudget"];
+        post: operations["AdminSetBudget"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1267,14 +1271,14 @@ export interface paths {
          * GetBudget
          * @description One budget that is enforced, with the used, held and remaining amounts of its present window.
          */
-        get: operations["V1AdminBudgetsBudgetIdGetBudget"];
+        get: operations["AdminGetBudget"];
         put?: never;
         post?: never;
         /**
          * RemoveBudget
          * @description Stop enforcing a budget.
          */
-        delete: operations["V1AdminBudgetsBudgetIdRemoveBudget"];
+        delete: operations["AdminRemoveBudget"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1292,7 +1296,7 @@ export interface paths {
          * @description The end users of a budget for each end user, in its present window; with `end_user`, this end user alone. An
          *     end user beyond the limit of end users has the shared budget.
          */
-        get: operations["V1AdminBudgetsBudgetIdEndUsersListEndUsers"];
+        get: operations["AdminListEndUserBudgets"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1313,7 +1317,27 @@ export interface paths {
          * @description The connectors of laneway.toml and connectors that have run, with their waiting and stuck amounts, the next retry
          *     and the last error.
          */
-        get: operations["V1AdminConnectorsListConnectors"];
+        get: operations["AdminListConnectors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/connectors/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetConnector
+         * @description One connector of laneway.toml, or that has run, by its name.
+         */
+        get: operations["AdminGetConnector"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1336,7 +1360,7 @@ export interface paths {
          * @description Send a connector's stuck events again, with their identifiers and amounts. First check that the other system
          *     does not have the events: it may have forgotten the identifiers.
          */
-        post: operations["V1AdminConnectorsNameReleaseReleaseConnector"];
+        post: operations["AdminReleaseConnector"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1354,14 +1378,14 @@ export interface paths {
          * ListCorrections
          * @description Corrections in the order in which they were made.
          */
-        get: operations["V1AdminCorrectionsListCorrections"];
+        get: operations["AdminListCorrections"];
         put?: never;
         /**
          * MakeCorrection
          * @description Add a correction. It counts in the period of the corrected usage while this period is open, otherwise in the
          *     current period. Settled usage does not change, and budgets do not count corrections.
          */
-        post: operations["V1AdminCorrectionsMakeCorrection"];
+        post: operations["AdminMakeCorrection"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1379,7 +1403,7 @@ export interface paths {
          * GetCorrection
          * @description One correction, and the credit note of a credit.
          */
-        get: operations["V1AdminCorrectionsCorrectionIdGetCorrection"];
+        get: operations["AdminGetCorrection"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1402,7 +1426,7 @@ export interface paths {
          * @description Credit a tenant, with a numbered credit note. It is a correction of `-picos`, and a line of its month's
          *     invoice.
          */
-        post: operations["V1AdminCreditsMakeCredit"];
+        post: operations["AdminMakeCredit"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1420,7 +1444,7 @@ export interface paths {
          * EngineStatus
          * @description The status of the engine now.
          */
-        get: operations["V1AdminEngineEngineStatus"];
+        get: operations["AdminGetEngineStatus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1442,7 +1466,7 @@ export interface paths {
          *     event `away` with the reason when the engine is unavailable, and comments until it is back. A slow reader misses
          *     events. The stream ends with the caller's key or session.
          */
-        get: operations["V1AdminEngineLiveEngineLive"];
+        get: operations["AdminStreamEngine"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1462,7 +1486,27 @@ export interface paths {
          * ListEngines
          * @description The engines of this gateway's roster: state, load and what each one serves.
          */
-        get: operations["V1AdminEnginesListEngines"];
+        get: operations["AdminListEngines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/engines/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetEngine
+         * @description One engine of this gateway's roster by its name.
+         */
+        get: operations["AdminGetEngine"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1485,7 +1529,7 @@ export interface paths {
          * @description Drain one engine, or let it serve again. Every gateway sees it in the engine's next heartbeat; its running
          *     requests end there. A restarted engine serves.
          */
-        post: operations["V1AdminEnginesNameDrainDrainEngine"];
+        post: operations["AdminDrainEngine"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1505,7 +1549,7 @@ export interface paths {
          *     are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
          *     unknown key are not counted here, but in the metric laneway_requests_refused_total.
          */
-        get: operations["V1AdminErrorRatesListErrorRates"];
+        get: operations["AdminListErrorRates"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1525,13 +1569,13 @@ export interface paths {
          * ListExports
          * @description Exports with their progress.
          */
-        get: operations["V1AdminExportsListExports"];
+        get: operations["AdminListExports"];
         put?: never;
         /**
          * CreateExport
          * @description Order an export. Exports of a closed month are identical; an export of an open month has the usage so far.
          */
-        post: operations["V1AdminExportsCreateExport"];
+        post: operations["AdminCreateExport"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1549,14 +1593,14 @@ export interface paths {
          * GetExport
          * @description One export.
          */
-        get: operations["V1AdminExportsExportIdGetExport"];
+        get: operations["AdminGetExport"];
         put?: never;
         post?: never;
         /**
          * EndExport
          * @description Cancel an export, or delete the file of a completed one.
          */
-        delete: operations["V1AdminExportsExportIdEndExport"];
+        delete: operations["AdminEndExport"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1573,7 +1617,7 @@ export interface paths {
          * Download
          * @description The file of a completed export.
          */
-        get: operations["V1AdminExportsExportIdFileDownload"];
+        get: operations["AdminDownloadExport"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1593,7 +1637,7 @@ export interface paths {
          * DownloadManifest
          * @description The manifest of a completed export: hash, rows, control totals, and the part of the ledger that it covers.
          */
-        get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        get: operations["AdminDownloadExportManifest"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1613,7 +1657,7 @@ export interface paths {
          * ListFiles
          * @description Files of batches that are neither deleted nor expired.
          */
-        get: operations["V1AdminFilesListFiles"];
+        get: operations["AdminListFiles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1633,14 +1677,14 @@ export interface paths {
          * GetFile
          * @description One file, without its content.
          */
-        get: operations["V1AdminFilesFileIdGetFile"];
+        get: operations["AdminGetFile"];
         put?: never;
         post?: never;
         /**
          * DeleteFile
          * @description Delete a file. A batch that uses the file is not affected.
          */
-        delete: operations["V1AdminFilesFileIdDeleteFile"];
+        delete: operations["AdminDeleteFile"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1657,7 +1701,7 @@ export interface paths {
          * GetFileContent
          * @description The content of a file, for the tenant's own people only. Raises NotPermitted for an operator.
          */
-        get: operations["V1AdminFilesFileIdContentGetFileContent"];
+        get: operations["AdminGetFileContent"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1677,7 +1721,7 @@ export interface paths {
          * HealthReport
          * @description Check every part that this gateway needs now. A part whose check takes over two seconds is reported as down.
          */
-        get: operations["V1AdminHealthHealthReport"];
+        get: operations["AdminGetHealth"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1697,7 +1741,7 @@ export interface paths {
          * ListInvoices
          * @description Invoices, of all tenants or of one.
          */
-        get: operations["V1AdminInvoicesListInvoices"];
+        get: operations["AdminListInvoices"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1718,7 +1762,7 @@ export interface paths {
          * @description One invoice, by its id or number, with its lines: usage by model or adapter, tier, meter and price, then
          *     corrections.
          */
-        get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
+        get: operations["AdminGetInvoice"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1740,7 +1784,7 @@ export interface paths {
          * RecordPayment
          * @description Record an amount received for an invoice, by its id or number. All payments together are from 0 to its total.
          */
-        post: operations["V1AdminInvoicesInvoiceIdPaymentsRecordPayment"];
+        post: operations["AdminRecordPayment"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1759,7 +1803,7 @@ export interface paths {
          * @description The issuer of the next documents: the settings issuer_…, …_series and payment_days of [billing] in
          *     laneway.toml.
          */
-        get: operations["V1AdminIssuerGetIssuer"];
+        get: operations["AdminGetIssuer"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1780,13 +1824,13 @@ export interface paths {
          * @description Keys without their secrets, revoked ones too. Every given value must match. `project` is an id. The status
          *     `expiring` means an active key that expires within 14 days.
          */
-        get: operations["V1AdminKeysListKeys"];
+        get: operations["AdminListKeys"];
         put?: never;
         /**
          * CreateKey
          * @description Make a key. Only this answer contains its secret.
          */
-        post: operations["V1AdminKeysCreateKey"];
+        post: operations["AdminCreateKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1804,7 +1848,7 @@ export interface paths {
          * GetKey
          * @description One key, without its secret.
          */
-        get: operations["V1AdminKeysKeyIdGetKey"];
+        get: operations["AdminGetKey"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1814,7 +1858,7 @@ export interface paths {
          * ChangeKey
          * @description Change a key. Every gateway applies it within a second.
          */
-        patch: operations["V1AdminKeysKeyIdChangeKey"];
+        patch: operations["AdminChangeKey"];
         trace?: never;
     };
     "/v1/admin/keys/{key_id}/revoke": {
@@ -1830,7 +1874,7 @@ export interface paths {
          * RevokeKey
          * @description Revoke a key. Every gateway refuses it within a second.
          */
-        post: operations["V1AdminKeysKeyIdRevokeRevokeKey"];
+        post: operations["AdminRevokeKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1851,7 +1895,7 @@ export interface paths {
          * @description Make a key that replaces this one, which expires after `overlap_s`. Both share the key's own budgets and rate
          *     limits.
          */
-        post: operations["V1AdminKeysKeyIdRotateRotateKey"];
+        post: operations["AdminRotateKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1869,13 +1913,13 @@ export interface paths {
          * ListLimits
          * @description Tenants and keys with rate limits of their own, of all tenants or of one.
          */
-        get: operations["V1AdminLimitsListLimits"];
+        get: operations["AdminListLimits"];
         put?: never;
         /**
          * SetLimits
          * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
          */
-        post: operations["V1AdminLimitsSetLimits"];
+        post: operations["AdminSetLimits"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1893,7 +1937,7 @@ export interface paths {
          * DefaultLimits
          * @description The configured rate limits, which apply where no limit is set.
          */
-        get: operations["V1AdminLimitsDefaultsDefaultLimits"];
+        get: operations["AdminGetDefaultLimits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1913,14 +1957,14 @@ export interface paths {
          * GetLimits
          * @description The rate limits of one tenant or key, by their id.
          */
-        get: operations["V1AdminLimitsLimitsIdGetLimits"];
+        get: operations["AdminGetLimits"];
         put?: never;
         post?: never;
         /**
          * RemoveLimits
          * @description Apply the configured limits again.
          */
-        delete: operations["V1AdminLimitsLimitsIdRemoveLimits"];
+        delete: operations["AdminRemoveLimits"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1938,7 +1982,7 @@ export interface paths {
          * @description The revenue of each tier in a month (by default the last whole month) and the cost of its device time. Time lost
          *     by a preemption is accounted to the tier that caused it.
          */
-        get: operations["V1AdminMarginsTierMargins"];
+        get: operations["AdminGetMargins"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1959,7 +2003,7 @@ export interface paths {
          * @description All base models, removed ones too, and where the weights of each model and adapter are in the engine that is
          *     named `engine`, by default in the first ready one.
          */
-        get: operations["V1AdminModelsListBaseModels"];
+        get: operations["AdminListBaseModels"];
         put?: never;
         /**
          * AddModel
@@ -1967,7 +2011,7 @@ export interface paths {
          *     models, within five minutes at most. The same request can be repeated. The model needs a price first: POST
          *     /v1/admin/prices with `ahead`.
          */
-        post: operations["V1AdminModelsAddModel"];
+        post: operations["AdminAddModel"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1985,7 +2029,7 @@ export interface paths {
          * GetBaseModel
          * @description One base model by its name, which may contain slashes.
          */
-        get: operations["V1AdminModelsGetBaseModel"];
+        get: operations["AdminGetBaseModel"];
         put?: never;
         post?: never;
         /**
@@ -1993,7 +2037,7 @@ export interface paths {
          * @description Stop serving a model and its adapters. Running requests finish: until then `state` is draining. The request
          *     can be repeated.
          */
-        delete: operations["V1AdminModelsRemoveModel"];
+        delete: operations["AdminRemoveModel"];
         options?: never;
         head?: never;
         /**
@@ -2001,7 +2045,7 @@ export interface paths {
          * @description Change which tenants may call a model, whether its weights are pinned, its fallbacks, and the limit of output
          *     tokens for requests without one.
          */
-        patch: operations["V1AdminModelsChangeModel"];
+        patch: operations["AdminChangeModel"];
         trace?: never;
     };
     "/v1/admin/models/{model}/restore": {
@@ -2017,7 +2061,7 @@ export interface paths {
          * RestoreModel
          * @description Serve a removed model and its adapters again. The gateway answers after the engine has the model.
          */
-        post: operations["V1AdminModelsRestoreModel"];
+        post: operations["AdminRestoreModel"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2040,7 +2084,7 @@ export interface paths {
          *     engine's queue for longer than its target. Refusals need attention if at least 5 % of the requests of the last whole
          *     hour were refused, failures if at least 1 % failed.
          */
-        get: operations["V1AdminOverviewOverview"];
+        get: operations["AdminGetOverview"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2060,7 +2104,7 @@ export interface paths {
          * ListPeople
          * @description The people who have signed in, those without a role too.
          */
-        get: operations["V1AdminPeopleListPeople"];
+        get: operations["AdminListPeople"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2080,7 +2124,7 @@ export interface paths {
          * GetPerson
          * @description One person, by id.
          */
-        get: operations["V1AdminPeoplePersonIdGetPerson"];
+        get: operations["AdminGetPerson"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2100,7 +2144,7 @@ export interface paths {
          * ListPeriods
          * @description Billing periods by their start. A tenant's first period is that of its first usage.
          */
-        get: operations["V1AdminPeriodsListPeriods"];
+        get: operations["AdminListPeriods"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2120,7 +2164,7 @@ export interface paths {
          * ListClosable
          * @description The open periods of a month with their amounts so far, and the reason why a period cannot be closed.
          */
-        get: operations["V1AdminPeriodsClosableListClosable"];
+        get: operations["AdminListClosablePeriods"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2142,7 +2186,7 @@ export interface paths {
          * ClosePeriod
          * @description Close a month permanently and make its invoice. Usage that is settled later belongs to the next month.
          */
-        post: operations["V1AdminPeriodsCloseClosePeriod"];
+        post: operations["AdminClosePeriod"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2163,7 +2207,7 @@ export interface paths {
          * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed
          *     remains open; all others are closed.
          */
-        post: operations["V1AdminPeriodsCloseAllCloseAll"];
+        post: operations["AdminCloseMonth"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2181,7 +2225,7 @@ export interface paths {
          * GetPeriod
          * @description One billing period, by id.
          */
-        get: operations["V1AdminPeriodsPeriodIdGetPeriod"];
+        get: operations["AdminGetPeriod"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2201,13 +2245,13 @@ export interface paths {
          * ListPrices
          * @description The newest thousand price versions, by `effective_from` in descending order.
          */
-        get: operations["V1AdminPricesListPrices"];
+        get: operations["AdminListPrices"];
         put?: never;
         /**
          * PublishPrice
          * @description Publish a price version. A version never changes; requests have the price of the newest one in force.
          */
-        post: operations["V1AdminPricesPublishPrice"];
+        post: operations["AdminPublishPrice"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2227,7 +2271,7 @@ export interface paths {
          * PreviewPrice
          * @description The cost of a month's usage at these prices, by tenant and in total. Nothing is published.
          */
-        post: operations["V1AdminPricesPreviewPreviewPrice"];
+        post: operations["AdminPreviewPrice"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2245,7 +2289,7 @@ export interface paths {
          * GetPrice
          * @description One price version, by id.
          */
-        get: operations["V1AdminPricesPriceIdGetPrice"];
+        get: operations["AdminGetPrice"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2265,13 +2309,13 @@ export interface paths {
          * ListProjects
          * @description Projects, of all tenants or of one.
          */
-        get: operations["V1AdminProjectsListProjects"];
+        get: operations["AdminListProjects"];
         put?: never;
         /**
          * CreateProject
          * @description Make a project of a tenant.
          */
-        post: operations["V1AdminProjectsCreateProject"];
+        post: operations["AdminCreateProject"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2289,7 +2333,7 @@ export interface paths {
          * GetProject
          * @description One project, by id.
          */
-        get: operations["V1AdminProjectsProjectIdGetProject"];
+        get: operations["AdminGetProject"];
         put?: never;
         post?: never;
         /**
@@ -2297,14 +2341,14 @@ export interface paths {
          * @description Archive a project without usable keys: it takes no key, and lists leave it out. It keeps its usage and name.
          *     Archiving it again changes nothing.
          */
-        delete: operations["V1AdminProjectsProjectIdArchiveProject"];
+        delete: operations["AdminArchiveProject"];
         options?: never;
         head?: never;
         /**
          * ChangeProject
          * @description Change a project.
          */
-        patch: operations["V1AdminProjectsProjectIdChangeProject"];
+        patch: operations["AdminChangeProject"];
         trace?: never;
     };
     "/v1/admin/projects/{project_id}/restore": {
@@ -2320,7 +2364,7 @@ export interface paths {
          * RestoreProject
          * @description End the archiving of a project.
          */
-        post: operations["V1AdminProjectsProjectIdRestoreRestoreProject"];
+        post: operations["AdminRestoreProject"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2338,13 +2382,13 @@ export interface paths {
          * ListReconciliations
          * @description Results of reconciliations, newest first. Gateways reconcile every minute.
          */
-        get: operations["V1AdminReconciliationsListReconciliations"];
+        get: operations["AdminListReconciliations"];
         put?: never;
         /**
          * ReconcileNow
          * @description Reconcile a month, or the whole ledger, now. Every row of it is read.
          */
-        post: operations["V1AdminReconciliationsReconcileNow"];
+        post: operations["AdminReconcileBooks"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2362,7 +2406,7 @@ export interface paths {
          * ReconciliationStanding
          * @description The open findings: those of the last whole reconciliation and of all since. Sound books have none.
          */
-        get: operations["V1AdminReconciliationsStandingReconciliationStanding"];
+        get: operations["AdminGetOpenImbalances"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2382,7 +2426,7 @@ export interface paths {
          * GetReconciliation
          * @description One stored result of a reconciliation, by its number.
          */
-        get: operations["V1AdminReconciliationsNumberGetReconciliation"];
+        get: operations["AdminGetReconciliation"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2408,7 +2452,7 @@ export interface paths {
          *     `min_ttft_s`: settled requests whose first token took at least this time. With `min_ttft_s`, or with `batch` `any`
          *     or `none`, and without start_time, requests of the last 7 days are listed. Prompts and answers are not stored.
          */
-        get: operations["V1AdminRequestsListRequests"];
+        get: operations["AdminListRequests"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2429,7 +2473,7 @@ export interface paths {
          * @description One request with its hold, its ledger entries and its corrections, the error that its caller got, and why it was
          *     slow. Of a request that was refused or failed before its hold, the error.
          */
-        get: operations["V1AdminRequestsRequestIdGetRequest"];
+        get: operations["AdminGetRequest"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2450,7 +2494,7 @@ export interface paths {
          * @description Tenants, projects, keys, requests, invoices, adapters, models, aliases, batches and files that `q` finds, for an
          *     actor with a tenant only of this tenant. A request, a batch and a file are found by their whole id.
          */
-        get: operations["V1AdminSearchSearch"];
+        get: operations["AdminSearch"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2470,19 +2514,19 @@ export interface paths {
          * GetSession
          * @description The session of the cookie.
          */
-        get: operations["V1AdminSessionGetSession"];
+        get: operations["AdminGetSession"];
         put?: never;
         /**
          * SignIn
          * @description Begin a session with an admin key, and end the session of the request's cookie. The answer sets the
          *     cookie.
          */
-        post: operations["V1AdminSessionSignIn"];
+        post: operations["AdminSignIn"];
         /**
          * SignOut
          * @description End the session and delete its cookie.
          */
-        delete: operations["V1AdminSessionSignOut"];
+        delete: operations["AdminSignOut"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2501,7 +2545,7 @@ export interface paths {
          * ProviderLogsOut
          * @description The provider ends the sessions that a logout token names (OpenID Connect Back-Channel Logout 1.0).
          */
-        post: operations["V1AdminSessionBackchannelLogoutProviderLogsOut"];
+        post: operations["AdminEndProviderSessions"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2519,7 +2563,7 @@ export interface paths {
          * SignInOptions
          * @description How a person can sign in. Needs no key.
          */
-        get: operations["V1AdminSessionOptionsSignInOptions"];
+        get: operations["AdminGetSignInOptions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2541,7 +2585,7 @@ export interface paths {
          * Enrol
          * @description Make a secret for the session's key. Sign-ins need no code before it is confirmed.
          */
-        post: operations["V1AdminSessionTotpEnrol"];
+        post: operations["AdminEnrolTotp"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2561,7 +2605,7 @@ export interface paths {
          * Confirm
          * @description Show that the app has the secret. From then on sign-ins with the key need a code.
          */
-        post: operations["V1AdminSessionTotpConfirmConfirm"];
+        post: operations["AdminConfirmTotp"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2581,7 +2625,7 @@ export interface paths {
          * Remove
          * @description Remove the secret: sign-ins with the key need no code any more.
          */
-        post: operations["V1AdminSessionTotpRemoveRemove"];
+        post: operations["AdminRemoveTotp"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2601,7 +2645,7 @@ export interface paths {
          *     first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
          *     with a tenant, its own.
          */
-        get: operations["V1AdminSlaSlaReport"];
+        get: operations["AdminGetSlaReport"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2621,7 +2665,7 @@ export interface paths {
          * ExportSla
          * @description The report of /v1/admin/sla as a file: csv has a line for each day of each group, json is the report itself.
          */
-        get: operations["V1AdminSlaExportExportSla"];
+        get: operations["AdminExportSlaReport"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2641,13 +2685,13 @@ export interface paths {
          * ListTenants
          * @description All tenants; for an actor with a tenant, only this one.
          */
-        get: operations["V1AdminTenantsListTenants"];
+        get: operations["AdminListTenants"];
         put?: never;
         /**
          * CreateTenant
          * @description Make a tenant.
          */
-        post: operations["V1AdminTenantsCreateTenant"];
+        post: operations["AdminCreateTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2665,7 +2709,7 @@ export interface paths {
          * GetTenant
          * @description One tenant, by id or slug.
          */
-        get: operations["V1AdminTenantsTenantIdGetTenant"];
+        get: operations["AdminGetTenant"];
         put?: never;
         post?: never;
         /**
@@ -2673,14 +2717,14 @@ export interface paths {
          * @description Archive a tenant: its keys are refused, and lists leave it out. It keeps its usage, invoices and slug.
          *     Archiving it again changes nothing.
          */
-        delete: operations["V1AdminTenantsTenantIdArchiveTenant"];
+        delete: operations["AdminArchiveTenant"];
         options?: never;
         head?: never;
         /**
          * ChangeTenant
          * @description Change, suspend or resume a tenant.
          */
-        patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        patch: operations["AdminChangeTenant"];
         trace?: never;
     };
     "/v1/admin/tenants/{tenant_id}/billing_profile": {
@@ -2694,12 +2738,12 @@ export interface paths {
          * GetProfile
          * @description The name, address, taxes and terms of a tenant (id or slug) on its next documents.
          */
-        get: operations["V1AdminTenantsTenantIdBillingProfileGetProfile"];
+        get: operations["AdminGetBillingProfile"];
         /**
          * SetProfile
          * @description Replace a tenant's billing profile. Issued documents do not change.
          */
-        put: operations["V1AdminTenantsTenantIdBillingProfileSetProfile"];
+        put: operations["AdminSetBillingProfile"];
         post?: never;
         delete?: never;
         options?: never;
@@ -2720,7 +2764,7 @@ export interface paths {
          * RestoreTenant
          * @description End the archiving of a tenant: it is active, and its keys work again.
          */
-        post: operations["V1AdminTenantsTenantIdRestoreRestoreTenant"];
+        post: operations["AdminRestoreTenant"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2738,7 +2782,27 @@ export interface paths {
          * ListTiers
          * @description The tiers from high to low: each one's settings, and how often its target for the first token was met.
          */
-        get: operations["V1AdminTiersListTiers"];
+        get: operations["AdminListTiers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/tiers/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetTier
+         * @description One tier by its name, with its settings and its attainment.
+         */
+        get: operations["AdminGetTier"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2759,7 +2823,7 @@ export interface paths {
          * @description Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
          *     `batch`: `any` selects lines of batches, `none` all other requests.
          */
-        get: operations["V1AdminUsageUsageTotals"];
+        get: operations["AdminGetUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2779,7 +2843,7 @@ export interface paths {
          * UsageRequests
          * @description Settled requests, one by one, in the ledger's order. `batch`: as in the sums.
          */
-        get: operations["V1AdminUsageRequestsUsageRequests"];
+        get: operations["AdminListUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2799,13 +2863,13 @@ export interface paths {
          * ListWebhooks
          * @description Webhooks without their secrets, oldest first. `tenant`: those for the alerts of this tenant alone.
          */
-        get: operations["V1AdminWebhooksListWebhooks"];
+        get: operations["AdminListWebhooks"];
         put?: never;
         /**
          * CreateWebhook
          * @description Make a webhook. Only this answer contains the secret that deliveries are signed with.
          */
-        post: operations["V1AdminWebhooksCreateWebhook"];
+        post: operations["AdminCreateWebhook"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2823,21 +2887,21 @@ export interface paths {
          * GetWebhook
          * @description One webhook, without its secrets.
          */
-        get: operations["V1AdminWebhooksWebhookIdGetWebhook"];
+        get: operations["AdminGetWebhook"];
         put?: never;
         post?: never;
         /**
          * RemoveWebhook
          * @description Remove a webhook; pending deliveries to it end.
          */
-        delete: operations["V1AdminWebhooksWebhookIdRemoveWebhook"];
+        delete: operations["AdminRemoveWebhook"];
         options?: never;
         head?: never;
         /**
          * ChangeWebhook
          * @description Change the URL or the events of a webhook, pause it, or resume it.
          */
-        patch: operations["V1AdminWebhooksWebhookIdChangeWebhook"];
+        patch: operations["AdminChangeWebhook"];
         trace?: never;
     };
     "/v1/admin/webhooks/{webhook_id}/rotate_secret": {
@@ -2853,7 +2917,7 @@ export interface paths {
          * RotateWebhookSecret
          * @description Sign with a new secret from now on. Only this answer contains it.
          */
-        post: operations["V1AdminWebhooksWebhookIdRotateSecretRotateWebhookSecret"];
+        post: operations["AdminRotateWebhookSecret"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2873,7 +2937,7 @@ export interface paths {
          * TestWebhook
          * @description Send one signed test event now, also to a paused webhook, and answer with the result.
          */
-        post: operations["V1AdminWebhooksWebhookIdTestTestWebhook"];
+        post: operations["AdminTestWebhook"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2891,14 +2955,14 @@ export interface paths {
          * ListBatches
          * @description The tenant's batches, the newest first.
          */
-        get: operations["V1BatchesListBatches"];
+        get: operations["ListBatches"];
         put?: never;
         /**
          * CreateBatch
          * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
          *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
          */
-        post: operations["V1BatchesCreateBatch"];
+        post: operations["CreateBatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2916,7 +2980,7 @@ export interface paths {
          * GetBatch
          * @description A batch, with its counts and usage so far.
          */
-        get: operations["V1BatchesGetBatch"];
+        get: operations["GetBatch"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2938,7 +3002,7 @@ export interface paths {
          * CancelBatch
          * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
          */
-        post: operations["V1BatchesCancelCancelBatch"];
+        post: operations["CancelBatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2956,7 +3020,7 @@ export interface paths {
          * OwnBudgets
          * @description The used, held and remaining amounts of each budget, and when it resets (Unix seconds; null: never).
          */
-        get: operations["V1BudgetOwnBudgets"];
+        get: operations["ListBudgets"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2978,7 +3042,7 @@ export interface paths {
          * ChatCompletions
          * @description Create a chat completion.
          */
-        post: operations["V1ChatCompletionsChatCompletions"];
+        post: operations["CreateChatCompletion"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2998,7 +3062,7 @@ export interface paths {
          * Completions
          * @description Create completions of one or several prompts.
          */
-        post: operations["V1CompletionsCompletions"];
+        post: operations["CreateCompletion"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3018,7 +3082,7 @@ export interface paths {
          * CreateConversation
          * @description Create a conversation. Counts as a request under the limits, as every endpoint of conversations does.
          */
-        post: operations["V1ConversationsCreateConversation"];
+        post: operations["CreateConversation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3036,18 +3100,18 @@ export interface paths {
          * GetConversation
          * @description A conversation, without its items.
          */
-        get: operations["V1ConversationsGetConversation"];
+        get: operations["GetConversation"];
         put?: never;
         /**
          * UpdateConversation
          * @description Replace the metadata of a conversation.
          */
-        post: operations["V1ConversationsUpdateConversation"];
+        post: operations["UpdateConversation"];
         /**
          * DeleteConversation
          * @description Delete a conversation and its items. Responses that were made in it remain.
          */
-        delete: operations["V1ConversationsDeleteConversation"];
+        delete: operations["DeleteConversation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3064,13 +3128,13 @@ export interface paths {
          * ListItems
          * @description The items of a conversation.
          */
-        get: operations["V1ConversationsItemsListItems"];
+        get: operations["ListConversationItems"];
         put?: never;
         /**
          * AddItems
          * @description Append items to a conversation. Answers with them, as they are stored.
          */
-        post: operations["V1ConversationsItemsAddItems"];
+        post: operations["AddConversationItems"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3088,14 +3152,14 @@ export interface paths {
          * GetItem
          * @description An item of a conversation.
          */
-        get: operations["V1ConversationsItemsGetItem"];
+        get: operations["GetConversationItem"];
         put?: never;
         post?: never;
         /**
          * DeleteItem
          * @description Delete an item of a conversation. Answers with the conversation.
          */
-        delete: operations["V1ConversationsItemsDeleteItem"];
+        delete: operations["DeleteConversationItem"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3114,7 +3178,7 @@ export interface paths {
          * Detokenize
          * @description The text of token ids, special tokens included. Free.
          */
-        post: operations["V1DetokenizeDetokenize"];
+        post: operations["Detokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3134,7 +3198,7 @@ export interface paths {
          * Embeddings
          * @description Make a vector of each input, by pooling the model's last hidden states.
          */
-        post: operations["V1EmbeddingsEmbeddings"];
+        post: operations["CreateEmbeddings"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3152,14 +3216,14 @@ export interface paths {
          * ListFiles
          * @description The tenant's files, in the order of their creation.
          */
-        get: operations["V1FilesListFiles"];
+        get: operations["ListFiles"];
         put?: never;
         /**
          * UploadFile
          * @description Upload a file for a batch, as a form with `purpose` and `file`. Counts as a request under the limits, as every
          *     endpoint of files does.
          */
-        post: operations["V1FilesUploadFile"];
+        post: operations["UploadFile"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3177,14 +3241,14 @@ export interface paths {
          * GetFile
          * @description A file, without its content.
          */
-        get: operations["V1FilesGetFile"];
+        get: operations["GetFile"];
         put?: never;
         post?: never;
         /**
          * DeleteFile
          * @description Delete a file. A running batch still reads the file.
          */
-        delete: operations["V1FilesDeleteFile"];
+        delete: operations["DeleteFile"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3201,7 +3265,7 @@ export interface paths {
          * GetFileContent
          * @description The content of a file, as it was uploaded or written by a batch.
          */
-        get: operations["V1FilesContentGetFileContent"];
+        get: operations["GetFileContent"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3223,7 +3287,7 @@ export interface paths {
          * Messages
          * @description Create a message.
          */
-        post: operations["V1MessagesMessages"];
+        post: operations["CreateMessage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3242,14 +3306,14 @@ export interface paths {
          * @description The tenant's batches, the newest first. `after_id`: the page of older batches that begins after it; `before_id`:
          *     the page of newer batches that ends before it.
          */
-        get: operations["V1MessagesBatchesListMessageBatches"];
+        get: operations["ListMessageBatches"];
         put?: never;
         /**
          * CreateMessageBatch
          * @description Create a batch of at most 100,000 requests or 256 MB. With an Idempotency-Key a repeated call gets the same
          *     batch, for a day. Counts as a request under the limits, as every endpoint of batches does; its requests do not.
          */
-        post: operations["V1MessagesBatchesCreateMessageBatch"];
+        post: operations["CreateMessageBatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3267,14 +3331,14 @@ export interface paths {
          * GetMessageBatch
          * @description A batch, with its counts.
          */
-        get: operations["V1MessagesBatchesGetMessageBatch"];
+        get: operations["GetMessageBatch"];
         put?: never;
         post?: never;
         /**
          * DeleteMessageBatch
          * @description Delete an ended batch and its results.
          */
-        delete: operations["V1MessagesBatchesDeleteMessageBatch"];
+        delete: operations["DeleteMessageBatch"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3293,7 +3357,7 @@ export interface paths {
          * CancelMessageBatch
          * @description End a batch early. Requests that run are aborted and not billed; the results so far remain.
          */
-        post: operations["V1MessagesBatchesCancelCancelMessageBatch"];
+        post: operations["CancelMessageBatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3311,7 +3375,7 @@ export interface paths {
          * GetMessageBatchResults
          * @description The results of an ended batch, as lines of JSON in any order. Each names its request by `custom_id`.
          */
-        get: operations["V1MessagesBatchesResultsGetMessageBatchResults"];
+        get: operations["GetMessageBatchResults"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3333,7 +3397,7 @@ export interface paths {
          * CountTokens
          * @description Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free.
          */
-        post: operations["V1MessagesCountTokensCountTokens"];
+        post: operations["CountTokens"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3352,7 +3416,7 @@ export interface paths {
          * @description List the base models, adapters and aliases that the key's tenant may use. With the header `anthropic-version`
          *     the answer is a page in Anthropic's shape, by `limit`, `after_id` and `before_id`.
          */
-        get: operations["V1ModelsListModels"];
+        get: operations["ListModels"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3373,7 +3437,7 @@ export interface paths {
          * @description One model, adapter or alias that the key's tenant may use. With the header `anthropic-version` in Anthropic's
          *     shape.
          */
-        get: operations["V1ModelsGetModel"];
+        get: operations["GetModel"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3393,7 +3457,7 @@ export interface paths {
          * OrganizationCosts
          * @description The cost of usage and corrections by group and currency, in days of UTC or in one bucket (`all`).
          */
-        get: operations["V1OrganizationCostsOrganizationCosts"];
+        get: operations["GetOrganizationCosts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3416,7 +3480,7 @@ export interface paths {
          *     example without an adapter. `tags`: NAME=VALUE, one value of each name must match; NAME= matches usage without the
          *     tag.
          */
-        get: operations["V1OrganizationUsageCompletionsOrganizationUsage"];
+        get: operations["GetOrganizationUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3438,7 +3502,7 @@ export interface paths {
          * Rerank
          * @description Order documents by the cosine of their embedding and the query's.
          */
-        post: operations["V1RerankRerank"];
+        post: operations["Rerank"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3458,7 +3522,7 @@ export interface paths {
          * Responses
          * @description Create a response.
          */
-        post: operations["V1ResponsesResponses"];
+        post: operations["CreateResponse"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3478,7 +3542,7 @@ export interface paths {
          * Compact
          * @description Replace a conversation by its user messages and a summary that the model writes. Billed as an answer.
          */
-        post: operations["V1ResponsesCompactCompact"];
+        post: operations["CompactConversation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3498,7 +3562,7 @@ export interface paths {
          * InputTokens
          * @description Count the tokens of a response's prompt. Free.
          */
-        post: operations["V1ResponsesInputTokensInputTokens"];
+        post: operations["CountInputTokens"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3516,14 +3580,14 @@ export interface paths {
          * GetResponse
          * @description A stored response. A response in the background may be streamed, from the event after `starting_after` on.
          */
-        get: operations["V1ResponsesGetResponse"];
+        get: operations["GetResponse"];
         put?: never;
         post?: never;
         /**
          * DeleteResponse
          * @description Delete a stored response. Responses that continue it can then not be continued.
          */
-        delete: operations["V1ResponsesDeleteResponse"];
+        delete: operations["DeleteResponse"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3543,7 +3607,7 @@ export interface paths {
          * @description Cancel a response in the background. Its text so far is stored and billed. A response that has ended is returned
          *     unchanged.
          */
-        post: operations["V1ResponsesCancelCancelResponse"];
+        post: operations["CancelResponse"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3561,7 +3625,7 @@ export interface paths {
          * ListInputItems
          * @description The input of a stored response.
          */
-        get: operations["V1ResponsesInputItemsListInputItems"];
+        get: operations["ListInputItems"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3583,7 +3647,7 @@ export interface paths {
          * Score
          * @description The cosine of the embeddings of two texts, for each pair.
          */
-        post: operations["V1ScoreScore"];
+        post: operations["Score"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3603,7 +3667,7 @@ export interface paths {
          * Tokenize
          * @description The token ids of a text or of a conversation, as a completion with it is billed. Free.
          */
-        post: operations["V1TokenizeTokenize"];
+        post: operations["Tokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3621,7 +3685,7 @@ export interface paths {
          * OwnUsage
          * @description The usage of this key.
          */
-        get: operations["V1UsageOwnUsage"];
+        get: operations["GetUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3641,7 +3705,7 @@ export interface paths {
          * Version
          * @description The version of this gateway.
          */
-        get: operations["VersionVersion"];
+        get: operations["GetVersion"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4181,28 +4245,7 @@ export interface components {
             /** @enum {string} */
             unit: "tokens" | "money";
         };
-        /**
-         * BudgetView
-         * @example {
-         *       "created_at": 1767225600,
-         *       "end_users": null,
-         *       "end_users_near": null,
-         *       "held": 0,
-         *       "id": "bud_0123456789abcdef0123456789abcdef",
-         *       "kind": "hard",
-         *       "left": 50000000000000,
-         *       "limit_amount": 50000000000000,
-         *       "per_end_user": false,
-         *       "period": "month",
-         *       "resets_at": 1769900400,
-         *       "scope": "tenant",
-         *       "scope_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "thresholds": [],
-         *       "unit": "money",
-         *       "used": 0
-         *     }
-         */
+        /** BudgetView */
         BudgetView: {
             created_at: number;
             end_users: number | null;
@@ -4272,45 +4315,7 @@ export interface components {
             pinned?: boolean;
             tenants?: string[] | null;
         };
-        /**
-         * ChatCompletion
-         * @example {
-         *       "choices": [
-         *         {
-         *           "finish_reason": "length",
-         *           "index": 0,
-         *           "logprobs": null,
-         *           "message": {
-         *             "annotations": [],
-         *             "content": "Rhine, Danube, Elbe",
-         *             "refusal": null,
-         *             "role": "assistant"
-         *           }
-         *         }
-         *       ],
-         *       "created": 1767225600,
-         *       "id": "chatcmpl-0123456789abcdef0123456789abcdef",
-         *       "model": "my-model",
-         *       "object": "chat.completion",
-         *       "service_tier": "default",
-         *       "system_fingerprint": "fp_0123456789ab",
-         *       "usage": {
-         *         "completion_tokens": 4,
-         *         "completion_tokens_details": {
-         *           "accepted_prediction_tokens": 0,
-         *           "audio_tokens": 0,
-         *           "reasoning_tokens": 0,
-         *           "rejected_prediction_tokens": 0
-         *         },
-         *         "prompt_tokens": 34,
-         *         "prompt_tokens_details": {
-         *           "audio_tokens": 0,
-         *           "cached_tokens": 0
-         *         },
-         *         "total_tokens": 38
-         *       }
-         *     }
-         */
+        /** ChatCompletion */
         ChatCompletion: {
             choices: components["schemas"]["Choice"][];
             created: number;
@@ -4734,37 +4739,6 @@ export interface components {
         /**
          * Completion
          * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
-         * @example {
-         *       "choices": [
-         *         {
-         *           "finish_reason": "length",
-         *           "index": 0,
-         *           "logprobs": null,
-         *           "text": " Rhine, Danube, Elbe"
-         *         }
-         *       ],
-         *       "created": 1767225600,
-         *       "id": "cmpl-0123456789abcdef0123456789abcdef",
-         *       "model": "my-model",
-         *       "object": "text_completion",
-         *       "service_tier": "default",
-         *       "system_fingerprint": "fp_0123456789ab",
-         *       "usage": {
-         *         "completion_tokens": 4,
-         *         "completion_tokens_details": {
-         *           "accepted_prediction_tokens": 0,
-         *           "audio_tokens": 0,
-         *           "reasoning_tokens": 0,
-         *           "rejected_prediction_tokens": 0
-         *         },
-         *         "prompt_tokens": 3,
-         *         "prompt_tokens_details": {
-         *           "audio_tokens": 0,
-         *           "cached_tokens": 0
-         *         },
-         *         "total_tokens": 7
-         *       }
-         *     }
          */
         Completion: {
             choices: components["schemas"]["CompletionChoice"][];
@@ -5963,36 +5937,7 @@ export interface components {
             /** @enum {unknown} */
             type: "json_schema";
         };
-        /**
-         * Key
-         * @example {
-         *       "allowed_ips": null,
-         *       "break_glass": false,
-         *       "created_at": 1767225600,
-         *       "default_max_tokens": null,
-         *       "expires_at": null,
-         *       "first_key_id": null,
-         *       "id": "key_0123456789abcdef0123456789abcdef",
-         *       "kind": "live",
-         *       "last4": "eFgH",
-         *       "last_used_at": null,
-         *       "models": null,
-         *       "name": "ci",
-         *       "prefix": "lw_live_aBcD",
-         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
-         *       "revoked_at": null,
-         *       "role": null,
-         *       "rotated_to": null,
-         *       "scopes": [
-         *         "inference"
-         *       ],
-         *       "tags": {
-         *         "team": "search"
-         *       },
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "tier": null
-         *     }
-         */
+        /** Key */
         Key: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -6216,30 +6161,7 @@ export interface components {
             /** @enum {unknown} */
             role: "assistant" | "system" | "user";
         };
-        /**
-         * MessageAnswer
-         * @example {
-         *       "content": [
-         *         {
-         *           "text": "Rhine, Danube, Elbe",
-         *           "type": "text"
-         *         }
-         *       ],
-         *       "id": "msg_0123456789abcdef0123456789abcdef",
-         *       "model": "my-model",
-         *       "role": "assistant",
-         *       "stop_reason": "max_tokens",
-         *       "stop_sequence": null,
-         *       "type": "message",
-         *       "usage": {
-         *         "cache_creation_input_tokens": 0,
-         *         "cache_read_input_tokens": 32,
-         *         "input_tokens": 2,
-         *         "output_tokens": 4,
-         *         "service_tier": "standard"
-         *       }
-         *     }
-         */
+        /** MessageAnswer */
         MessageAnswer: {
             content: (components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"])[];
             id: string;
@@ -6467,22 +6389,7 @@ export interface components {
             /** @default false */
             tools: boolean;
         };
-        /**
-         * ModelCard
-         * @example {
-         *       "capabilities": {
-         *         "reasoning": false,
-         *         "structured_outputs": true,
-         *         "tools": false
-         *       },
-         *       "created": 1767225600,
-         *       "id": "my-model",
-         *       "max_model_len": 8192,
-         *       "object": "model",
-         *       "owned_by": "laneway",
-         *       "parent": null
-         *     }
-         */
+        /** ModelCard */
         ModelCard: {
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
@@ -6755,37 +6662,7 @@ export interface components {
             tenant?: string | null;
             tier?: string | null;
         };
-        /**
-         * NewKeyView
-         * @example {
-         *       "allowed_ips": null,
-         *       "break_glass": false,
-         *       "created_at": 1767225600,
-         *       "default_max_tokens": null,
-         *       "expires_at": null,
-         *       "first_key_id": null,
-         *       "id": "key_0123456789abcdef0123456789abcdef",
-         *       "kind": "live",
-         *       "last4": "eFgH",
-         *       "last_used_at": null,
-         *       "models": null,
-         *       "name": "ci",
-         *       "prefix": "lw_live_aBcD",
-         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
-         *       "revoked_at": null,
-         *       "role": null,
-         *       "rotated_to": null,
-         *       "scopes": [
-         *         "inference"
-         *       ],
-         *       "secret": "lw_live_…",
-         *       "tags": {
-         *         "team": "search"
-         *       },
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "tier": null
-         *     }
-         */
+        /** NewKeyView */
         NewKeyView: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -6930,21 +6807,7 @@ export interface components {
             tenant?: string | null;
             url: string;
         };
-        /**
-         * NewWebhookView
-         * @example {
-         *       "active": true,
-         *       "created_at": 1767225600,
-         *       "events": [
-         *         "budgets"
-         *       ],
-         *       "format": "laneway",
-         *       "id": "whk_0123456789abcdef0123456789abcdef",
-         *       "secret": "whsec_…",
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "url": "https://example.org/laneway"
-         *     }
-         */
+        /** NewWebhookView */
         NewWebhookView: {
             active: boolean;
             created_at: number;
@@ -7006,33 +6869,7 @@ export interface components {
             status: "ok" | "degraded" | "down";
             today: components["schemas"]["Today"];
         };
-        /**
-         * OwnBudgets
-         * @example {
-         *       "data": [
-         *         {
-         *           "created_at": 1767225600,
-         *           "end_users": null,
-         *           "end_users_near": null,
-         *           "held": 0,
-         *           "id": "bud_0123456789abcdef0123456789abcdef",
-         *           "kind": "hard",
-         *           "left": 49999934900000,
-         *           "limit_amount": 50000000000000,
-         *           "per_end_user": false,
-         *           "period": "month",
-         *           "resets_at": 1769900400,
-         *           "scope": "tenant",
-         *           "scope_id": "ten_0123456789abcdef0123456789abcdef",
-         *           "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *           "thresholds": [],
-         *           "unit": "money",
-         *           "used": 65100000
-         *         }
-         *       ],
-         *       "object": "list"
-         *     }
-         */
+        /** OwnBudgets */
         OwnBudgets: {
             data: components["schemas"]["BudgetView"][];
             /**
@@ -7041,18 +6878,7 @@ export interface components {
              */
             object: "list";
         };
-        /**
-         * OwnLimits
-         * @example {
-         *       "concurrency": null,
-         *       "id": "lim_0123456789abcdef0123456789abcdef",
-         *       "requests_per_minute": 600,
-         *       "scope": "tenant",
-         *       "subject_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "tokens_per_minute": null
-         *     }
-         */
+        /** OwnLimits */
         OwnLimits: {
             concurrency: number | null;
             id: string;
@@ -7063,26 +6889,7 @@ export interface components {
             tenant_id: string;
             tokens_per_minute: number | null;
         };
-        /**
-         * OwnUsage
-         * @example {
-         *       "cached_tokens": 64,
-         *       "completion_tokens": 28,
-         *       "cost_picos": {
-         *         "EUR": 65100000
-         *       },
-         *       "device_s": 0.25,
-         *       "end_time": null,
-         *       "key_id": "key_0123456789abcdef0123456789abcdef",
-         *       "object": "usage",
-         *       "preemptions": 0,
-         *       "prompt_tokens": 105,
-         *       "recomputed": {},
-         *       "requests": 4,
-         *       "start_time": null,
-         *       "swapped_tokens": 0
-         *     }
-         */
+        /** OwnUsage */
         OwnUsage: {
             cached_tokens: number;
             completion_tokens: number;
@@ -7509,37 +7316,7 @@ export interface components {
             subject_kind: "model" | "adapter";
             tenant?: string | null;
         };
-        /**
-         * PriceView
-         * @example {
-         *       "created_at": 1767225600,
-         *       "currency": "EUR",
-         *       "effective_from": 1767225600,
-         *       "id": "prv_0123456789abcdef0123456789abcdef",
-         *       "subject": "my-model",
-         *       "subject_kind": "model",
-         *       "tiers": {
-         *         "batch": {
-         *           "cached_input": 300000,
-         *           "embedding": 300000,
-         *           "input": 300000,
-         *           "output": 1200000
-         *         },
-         *         "premium": {
-         *           "cached_input": 900000,
-         *           "embedding": 900000,
-         *           "input": 900000,
-         *           "output": 3600000
-         *         },
-         *         "standard": {
-         *           "cached_input": 300000,
-         *           "embedding": 300000,
-         *           "input": 300000,
-         *           "output": 1200000
-         *         }
-         *       }
-         *     }
-         */
+        /** PriceView */
         PriceView: {
             created_at: number;
             currency: string;
@@ -7562,17 +7339,7 @@ export interface components {
             default_max_tokens?: number | null;
             name?: string | null;
         };
-        /**
-         * ProjectView
-         * @example {
-         *       "archived_at": null,
-         *       "created_at": 1767225600,
-         *       "default_max_tokens": null,
-         *       "id": "prj_0123456789abcdef0123456789abcdef",
-         *       "name": "search",
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef"
-         *     }
-         */
+        /** ProjectView */
         ProjectView: {
             archived_at: number | null;
             created_at: number;
@@ -7919,75 +7686,6 @@ export interface components {
          * ResponseObject
          * @description A response. `output`: items of the types reasoning, message, function_call and custom_tool_call. The fields from
          *         `background` on repeat the request.
-         * @example {
-         *       "background": false,
-         *       "completed_at": 1767225600.5,
-         *       "conversation": null,
-         *       "created_at": 1767225600.5,
-         *       "error": null,
-         *       "id": "resp_0123456789abcdef0123456789abcdef",
-         *       "incomplete_details": {
-         *         "reason": "max_output_tokens"
-         *       },
-         *       "instructions": null,
-         *       "max_output_tokens": 16,
-         *       "max_tool_calls": null,
-         *       "metadata": {},
-         *       "model": "my-model",
-         *       "object": "response",
-         *       "output": [
-         *         {
-         *           "content": [
-         *             {
-         *               "annotations": [],
-         *               "logprobs": [],
-         *               "text": "Rhine, Danube, Elbe",
-         *               "type": "output_text"
-         *             }
-         *           ],
-         *           "id": "msg_0123456789abcdef0123456789abcdef_0",
-         *           "role": "assistant",
-         *           "status": "incomplete",
-         *           "type": "message"
-         *         }
-         *       ],
-         *       "parallel_tool_calls": true,
-         *       "previous_response_id": null,
-         *       "prompt_cache_key": null,
-         *       "reasoning": {
-         *         "effort": null,
-         *         "summary": null
-         *       },
-         *       "safety_identifier": null,
-         *       "service_tier": "default",
-         *       "status": "incomplete",
-         *       "store": false,
-         *       "temperature": 1,
-         *       "text": {
-         *         "format": {
-         *           "type": "text"
-         *         },
-         *         "verbosity": "medium"
-         *       },
-         *       "tool_choice": "auto",
-         *       "tools": [],
-         *       "top_logprobs": 0,
-         *       "top_p": 1,
-         *       "truncation": "disabled",
-         *       "usage": {
-         *         "input_tokens": 34,
-         *         "input_tokens_details": {
-         *           "cache_write_tokens": 0,
-         *           "cached_tokens": 32
-         *         },
-         *         "output_tokens": 16,
-         *         "output_tokens_details": {
-         *           "reasoning_tokens": 0
-         *         },
-         *         "total_tokens": 50
-         *       },
-         *       "user": null
-         *     }
          */
         ResponseObject: {
             background: boolean;
@@ -8512,26 +8210,7 @@ export interface components {
             taxes: components["schemas"]["Tax"][];
             tenant_id: string;
         };
-        /**
-         * TenantView
-         * @example {
-         *       "allowed_ips": null,
-         *       "archived_at": null,
-         *       "cheapest": false,
-         *       "created_at": 1767225600,
-         *       "currency": "EUR",
-         *       "default_max_tokens": null,
-         *       "id": "ten_0123456789abcdef0123456789abcdef",
-         *       "name": "Northwind",
-         *       "on_budget": null,
-         *       "share_weight": 1,
-         *       "slug": "northwind",
-         *       "status": "active",
-         *       "store_responses_s": null,
-         *       "tier": "standard",
-         *       "time_zone": "Europe/Berlin"
-         *     }
-         */
+        /** TenantView */
         TenantView: {
             allowed_ips: string[] | null;
             archived_at: number | null;
@@ -8716,12 +8395,7 @@ export interface components {
             series: components["schemas"]["Hour"][];
             tokens: number;
         };
-        /**
-         * TokenCount
-         * @example {
-         *       "input_tokens": 34
-         *     }
-         */
+        /** TokenCount */
         TokenCount: {
             input_tokens: number;
         };
@@ -8735,19 +8409,7 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
-        /**
-         * TokenizeAnswer
-         * @example {
-         *       "count": 3,
-         *       "max_model_len": 8192,
-         *       "token_strs": null,
-         *       "tokens": [
-         *         16705,
-         *         7626,
-         *         359
-         *       ]
-         *     }
-         */
+        /** TokenizeAnswer */
         TokenizeAnswer: {
             count: number;
             max_model_len: number;
@@ -9102,20 +8764,7 @@ export interface components {
             event_id: string;
             status: number | null;
         };
-        /**
-         * WebhookView
-         * @example {
-         *       "active": true,
-         *       "created_at": 1767225600,
-         *       "events": [
-         *         "budgets"
-         *       ],
-         *       "format": "laneway",
-         *       "id": "whk_0123456789abcdef0123456789abcdef",
-         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-         *       "url": "https://example.org/laneway"
-         *     }
-         */
+        /** WebhookView */
         WebhookView: {
             active: boolean;
             created_at: number;
@@ -9216,7 +8865,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    HealthReady: {
+    GetHealth: {
         parameters: {
             query?: never;
             header?: never;
@@ -9254,7 +8903,7 @@ export interface operations {
             };
         };
     };
-    HealthLiveLive: {
+    GetLiveness: {
         parameters: {
             query?: never;
             header?: never;
@@ -9294,7 +8943,7 @@ export interface operations {
             };
         };
     };
-    HealthReadyReady: {
+    GetReadiness: {
         parameters: {
             query?: never;
             header?: never;
@@ -9332,7 +8981,7 @@ export interface operations {
             };
         };
     };
-    MetricsMetrics: {
+    GetMetrics: {
         parameters: {
             query?: never;
             header?: never;
@@ -9370,7 +9019,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1BatchesListBatches: {
+    ListBatchesForTenant: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -9413,10 +9062,13 @@ export interface operations {
             };
         };
     };
-    TTenantV1BatchesCreateBatch: {
+    CreateBatchForTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 tenant: string;
             };
@@ -9457,7 +9109,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1BatchesGetBatch: {
+    GetBatchForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9498,7 +9150,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1BatchesCancelCancelBatch: {
+    CancelBatchForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9539,7 +9191,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1BudgetOwnBudgets: {
+    ListBudgetsForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9579,7 +9231,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ChatCompletionsChatCompletions: {
+    CreateChatCompletionForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -9627,7 +9279,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1CompletionsCompletions: {
+    CreateCompletionForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -9675,7 +9327,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsCreateConversation: {
+    CreateConversationForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9719,7 +9371,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsGetConversation: {
+    GetConversationForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9760,7 +9412,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsUpdateConversation: {
+    UpdateConversationForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9805,7 +9457,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsDeleteConversation: {
+    DeleteConversationForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9846,7 +9498,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsItemsListItems: {
+    ListConversationItemsForTenant: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -9891,7 +9543,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsItemsAddItems: {
+    AddConversationItemsForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9936,7 +9588,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsItemsGetItem: {
+    GetConversationItemForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9980,7 +9632,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ConversationsItemsDeleteItem: {
+    DeleteConversationItemForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10022,7 +9674,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1DetokenizeDetokenize: {
+    DetokenizeForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10066,7 +9718,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1EmbeddingsEmbeddings: {
+    CreateEmbeddingsForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -10112,7 +9764,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1FilesListFiles: {
+    ListFilesForTenant: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -10157,7 +9809,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1FilesUploadFile: {
+    UploadFileForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10209,7 +9861,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1FilesGetFile: {
+    GetFileForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10250,7 +9902,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1FilesDeleteFile: {
+    DeleteFileForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10291,7 +9943,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1FilesContentGetFileContent: {
+    GetFileContentForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10332,7 +9984,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesMessages: {
+    CreateMessageForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -10380,7 +10032,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesListMessageBatches: {
+    ListMessageBatchesForTenant: {
         parameters: {
             query?: {
                 after_id?: string | null;
@@ -10424,10 +10076,13 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesCreateMessageBatch: {
+    CreateMessageBatchForTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 tenant: string;
             };
@@ -10468,7 +10123,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesGetMessageBatch: {
+    GetMessageBatchForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10509,7 +10164,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesDeleteMessageBatch: {
+    DeleteMessageBatchForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10550,7 +10205,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesCancelCancelMessageBatch: {
+    CancelMessageBatchForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10591,7 +10246,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesBatchesResultsGetMessageBatchResults: {
+    GetMessageBatchResultsForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10632,7 +10287,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1MessagesCountTokensCountTokens: {
+    CountTokensForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10676,7 +10331,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ModelsListModels: {
+    ListModelsForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10716,7 +10371,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ModelsGetModel: {
+    GetModelForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10757,7 +10412,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1RerankRerank: {
+    RerankForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -10803,7 +10458,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesResponses: {
+    CreateResponseForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -10851,7 +10506,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesCompactCompact: {
+    CompactConversationForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -10898,7 +10553,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesInputTokensInputTokens: {
+    CountInputTokensForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -10942,7 +10597,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesGetResponse: {
+    GetResponseForTenant: {
         parameters: {
             query?: {
                 stream?: boolean;
@@ -10957,13 +10612,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description Server-sent events, named by their type and numbered by `sequence_number`, from response.created to response.completed, response.incomplete or response.failed. */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": components["schemas"]["ResponseEvent"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -10986,7 +10642,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesDeleteResponse: {
+    DeleteResponseForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -11027,7 +10683,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesCancelCancelResponse: {
+    CancelResponseForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -11039,13 +10695,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description The response */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "application/json": components["schemas"]["ResponseObject"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -11068,7 +10724,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ResponsesInputItemsListInputItems: {
+    ListInputItemsForTenant: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -11113,7 +10769,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1ScoreScore: {
+    ScoreForTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -11159,7 +10815,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1TokenizeTokenize: {
+    TokenizeForTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -11203,7 +10859,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1UsageOwnUsage: {
+    GetUsageForTenant: {
         parameters: {
             query?: {
                 /** @description Unix seconds */
@@ -11250,7 +10906,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersListAdapters: {
+    AdminListAdapters: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -11299,7 +10955,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersUploadAdapter: {
+    AdminUploadAdapter: {
         parameters: {
             query?: never;
             header?: {
@@ -11360,7 +11016,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersCheckCheckAdapter: {
+    AdminCheckAdapter: {
         parameters: {
             query?: never;
             header?: never;
@@ -11418,7 +11074,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersUploadsListUploads: {
+    AdminListAdapterUploads: {
         parameters: {
             query?: never;
             header?: never;
@@ -11457,7 +11113,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersGetAdapter: {
+    AdminGetAdapter: {
         parameters: {
             query?: never;
             header?: never;
@@ -11498,7 +11154,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersRemoveAdapter: {
+    AdminRemoveAdapter: {
         parameters: {
             query?: never;
             header?: {
@@ -11515,7 +11171,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -11540,7 +11195,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersChangeAdapter: {
+    AdminChangeAdapter: {
         parameters: {
             query?: never;
             header?: {
@@ -11588,7 +11243,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersPromotePromoteAdapter: {
+    AdminPromoteAdapter: {
         parameters: {
             query?: never;
             header?: {
@@ -11636,7 +11291,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersRollbackRollBackAdapter: {
+    AdminRollBackAdapter: {
         parameters: {
             query?: never;
             header?: {
@@ -11680,7 +11335,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersUseAdapterUse: {
+    AdminGetAdapterUse: {
         parameters: {
             query?: {
                 /** @description of settled requests, until now */
@@ -11724,7 +11379,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersVersionsListVersions: {
+    AdminListAdapterVersions: {
         parameters: {
             query?: {
                 limit?: number;
@@ -11769,7 +11424,49 @@ export interface operations {
             };
         };
     };
-    V1AdminAdaptersVersionsRemoveAdapterVersion: {
+    AdminGetAdapterVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    AdminRemoveAdapterVersion: {
         parameters: {
             query?: never;
             header?: {
@@ -11787,7 +11484,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -11812,7 +11508,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAlertsListAlerts: {
+    AdminListAlerts: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -11857,7 +11553,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAlertsAlertIdGetAlert: {
+    AdminGetAlert: {
         parameters: {
             query?: never;
             header?: never;
@@ -11898,7 +11594,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAliasUseAliasUse: {
+    AdminGetAliasUse: {
         parameters: {
             query?: {
                 /** @description of settled requests, until now */
@@ -11942,7 +11638,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAliasesListAliases: {
+    AdminListAliases: {
         parameters: {
             query?: {
                 limit?: number;
@@ -11985,7 +11681,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAliasesGetAlias: {
+    AdminGetAlias: {
         parameters: {
             query?: never;
             header?: never;
@@ -12026,7 +11722,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAliasesSetAlias: {
+    AdminSetAlias: {
         parameters: {
             query?: never;
             header?: {
@@ -12074,7 +11770,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAliasesRemoveAlias: {
+    AdminRemoveAlias: {
         parameters: {
             query?: never;
             header?: {
@@ -12091,7 +11787,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -12116,7 +11811,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAuditAuditFindings: {
+    AdminGetAuditFindings: {
         parameters: {
             query?: never;
             header?: never;
@@ -12155,7 +11850,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAuditLogListAuditLog: {
+    AdminListAuditLog: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -12210,7 +11905,7 @@ export interface operations {
             };
         };
     };
-    V1AdminAuditLogLineIdGetAuditLine: {
+    AdminGetAuditLine: {
         parameters: {
             query?: never;
             header?: never;
@@ -12251,7 +11946,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBatchesListBatches: {
+    AdminListBatches: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -12300,7 +11995,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBatchesBatchIdGetBatch: {
+    AdminGetBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -12341,7 +12036,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBatchesBatchIdCancelCancelBatch: {
+    AdminCancelBatch: {
         parameters: {
             query?: never;
             header?: {
@@ -12385,7 +12080,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBillingProfilesListProfiles: {
+    AdminListBillingProfiles: {
         parameters: {
             query?: {
                 /** @description part of a name or an id; case does not count */
@@ -12431,7 +12126,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsListBudgets: {
+    AdminListBudgets: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -12479,7 +12174,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsSetBudget: {
+    AdminSetBudget: {
         parameters: {
             query?: never;
             header?: {
@@ -12525,7 +12220,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdGetBudget: {
+    AdminGetBudget: {
         parameters: {
             query?: never;
             header?: never;
@@ -12566,7 +12261,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdRemoveBudget: {
+    AdminRemoveBudget: {
         parameters: {
             query?: never;
             header?: {
@@ -12583,7 +12278,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -12608,7 +12302,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdEndUsersListEndUsers: {
+    AdminListEndUserBudgets: {
         parameters: {
             query?: {
                 /** @description as requests name the end user */
@@ -12656,7 +12350,7 @@ export interface operations {
             };
         };
     };
-    V1AdminConnectorsListConnectors: {
+    AdminListConnectors: {
         parameters: {
             query?: never;
             header?: never;
@@ -12695,7 +12389,48 @@ export interface operations {
             };
         };
     };
-    V1AdminConnectorsNameReleaseReleaseConnector: {
+    AdminGetConnector: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectorView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    AdminReleaseConnector: {
         parameters: {
             query?: never;
             header?: {
@@ -12739,7 +12474,7 @@ export interface operations {
             };
         };
     };
-    V1AdminCorrectionsListCorrections: {
+    AdminListCorrections: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -12785,7 +12520,7 @@ export interface operations {
             };
         };
     };
-    V1AdminCorrectionsMakeCorrection: {
+    AdminMakeCorrection: {
         parameters: {
             query?: never;
             header?: {
@@ -12831,7 +12566,7 @@ export interface operations {
             };
         };
     };
-    V1AdminCorrectionsCorrectionIdGetCorrection: {
+    AdminGetCorrection: {
         parameters: {
             query?: never;
             header?: never;
@@ -12872,7 +12607,7 @@ export interface operations {
             };
         };
     };
-    V1AdminCreditsMakeCredit: {
+    AdminMakeCredit: {
         parameters: {
             query?: never;
             header?: {
@@ -12918,7 +12653,7 @@ export interface operations {
             };
         };
     };
-    V1AdminEngineEngineStatus: {
+    AdminGetEngineStatus: {
         parameters: {
             query?: never;
             header?: never;
@@ -12957,7 +12692,7 @@ export interface operations {
             };
         };
     };
-    V1AdminEngineLiveEngineLive: {
+    AdminStreamEngine: {
         parameters: {
             query?: {
                 engine?: string | null;
@@ -12997,7 +12732,7 @@ export interface operations {
             };
         };
     };
-    V1AdminEnginesListEngines: {
+    AdminListEngines: {
         parameters: {
             query?: never;
             header?: never;
@@ -13036,7 +12771,48 @@ export interface operations {
             };
         };
     };
-    V1AdminEnginesNameDrainDrainEngine: {
+    AdminGetEngine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetEngineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    AdminDrainEngine: {
         parameters: {
             query?: never;
             header?: {
@@ -13084,7 +12860,7 @@ export interface operations {
             };
         };
     };
-    V1AdminErrorRatesListErrorRates: {
+    AdminListErrorRates: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -13132,7 +12908,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsListExports: {
+    AdminListExports: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -13180,7 +12956,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsCreateExport: {
+    AdminCreateExport: {
         parameters: {
             query?: never;
             header?: {
@@ -13226,7 +13002,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsExportIdGetExport: {
+    AdminGetExport: {
         parameters: {
             query?: never;
             header?: never;
@@ -13267,7 +13043,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsExportIdEndExport: {
+    AdminEndExport: {
         parameters: {
             query?: never;
             header?: {
@@ -13284,7 +13060,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -13309,7 +13084,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsExportIdFileDownload: {
+    AdminDownloadExport: {
         parameters: {
             query?: never;
             header?: never;
@@ -13356,7 +13131,7 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsExportIdManifestDownloadManifest: {
+    AdminDownloadExportManifest: {
         parameters: {
             query?: never;
             header?: never;
@@ -13403,7 +13178,7 @@ export interface operations {
             };
         };
     };
-    V1AdminFilesListFiles: {
+    AdminListFiles: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -13452,7 +13227,7 @@ export interface operations {
             };
         };
     };
-    V1AdminFilesFileIdGetFile: {
+    AdminGetFile: {
         parameters: {
             query?: never;
             header?: never;
@@ -13493,7 +13268,7 @@ export interface operations {
             };
         };
     };
-    V1AdminFilesFileIdDeleteFile: {
+    AdminDeleteFile: {
         parameters: {
             query?: never;
             header?: {
@@ -13510,7 +13285,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -13535,7 +13309,7 @@ export interface operations {
             };
         };
     };
-    V1AdminFilesFileIdContentGetFileContent: {
+    AdminGetFileContent: {
         parameters: {
             query?: never;
             header?: never;
@@ -13575,7 +13349,7 @@ export interface operations {
             };
         };
     };
-    V1AdminHealthHealthReport: {
+    AdminGetHealth: {
         parameters: {
             query?: never;
             header?: never;
@@ -13614,7 +13388,7 @@ export interface operations {
             };
         };
     };
-    V1AdminInvoicesListInvoices: {
+    AdminListInvoices: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -13664,7 +13438,7 @@ export interface operations {
             };
         };
     };
-    V1AdminInvoicesInvoiceIdGetInvoice: {
+    AdminGetInvoice: {
         parameters: {
             query?: never;
             header?: never;
@@ -13705,7 +13479,7 @@ export interface operations {
             };
         };
     };
-    V1AdminInvoicesInvoiceIdPaymentsRecordPayment: {
+    AdminRecordPayment: {
         parameters: {
             query?: never;
             header?: {
@@ -13753,7 +13527,7 @@ export interface operations {
             };
         };
     };
-    V1AdminIssuerGetIssuer: {
+    AdminGetIssuer: {
         parameters: {
             query?: never;
             header?: never;
@@ -13792,7 +13566,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysListKeys: {
+    AdminListKeys: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -13844,7 +13618,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysCreateKey: {
+    AdminCreateKey: {
         parameters: {
             query?: never;
             header?: {
@@ -13890,7 +13664,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdGetKey: {
+    AdminGetKey: {
         parameters: {
             query?: never;
             header?: never;
@@ -13931,7 +13705,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdChangeKey: {
+    AdminChangeKey: {
         parameters: {
             query?: never;
             header?: {
@@ -13979,7 +13753,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdRevokeRevokeKey: {
+    AdminRevokeKey: {
         parameters: {
             query?: never;
             header?: {
@@ -14023,7 +13797,7 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdRotateRotateKey: {
+    AdminRotateKey: {
         parameters: {
             query?: never;
             header?: {
@@ -14071,7 +13845,7 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsListLimits: {
+    AdminListLimits: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -14116,7 +13890,7 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsSetLimits: {
+    AdminSetLimits: {
         parameters: {
             query?: never;
             header?: {
@@ -14162,7 +13936,7 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsDefaultsDefaultLimits: {
+    AdminGetDefaultLimits: {
         parameters: {
             query?: never;
             header?: never;
@@ -14201,7 +13975,7 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsLimitsIdGetLimits: {
+    AdminGetLimits: {
         parameters: {
             query?: never;
             header?: never;
@@ -14242,7 +14016,7 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsLimitsIdRemoveLimits: {
+    AdminRemoveLimits: {
         parameters: {
             query?: never;
             header?: {
@@ -14259,7 +14033,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -14284,7 +14057,7 @@ export interface operations {
             };
         };
     };
-    V1AdminMarginsTierMargins: {
+    AdminGetMargins: {
         parameters: {
             query?: {
                 /** @description for example 2026-01 */
@@ -14328,7 +14101,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsListBaseModels: {
+    AdminListBaseModels: {
         parameters: {
             query?: {
                 engine?: string | null;
@@ -14369,7 +14142,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsAddModel: {
+    AdminAddModel: {
         parameters: {
             query?: never;
             header?: {
@@ -14415,7 +14188,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsGetBaseModel: {
+    AdminGetBaseModel: {
         parameters: {
             query?: never;
             header?: never;
@@ -14456,7 +14229,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsRemoveModel: {
+    AdminRemoveModel: {
         parameters: {
             query?: never;
             header?: {
@@ -14499,7 +14272,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsChangeModel: {
+    AdminChangeModel: {
         parameters: {
             query?: never;
             header?: {
@@ -14547,7 +14320,7 @@ export interface operations {
             };
         };
     };
-    V1AdminModelsRestoreModel: {
+    AdminRestoreModel: {
         parameters: {
             query?: never;
             header?: {
@@ -14591,7 +14364,7 @@ export interface operations {
             };
         };
     };
-    V1AdminOverviewOverview: {
+    AdminGetOverview: {
         parameters: {
             query?: never;
             header?: never;
@@ -14630,7 +14403,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeopleListPeople: {
+    AdminListPeople: {
         parameters: {
             query?: {
                 /** @description part of a name or an id; case does not count */
@@ -14676,7 +14449,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeoplePersonIdGetPerson: {
+    AdminGetPerson: {
         parameters: {
             query?: never;
             header?: never;
@@ -14717,7 +14490,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsListPeriods: {
+    AdminListPeriods: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -14765,7 +14538,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsClosableListClosable: {
+    AdminListClosablePeriods: {
         parameters: {
             query: {
                 month: string;
@@ -14809,7 +14582,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsCloseClosePeriod: {
+    AdminClosePeriod: {
         parameters: {
             query?: never;
             header?: {
@@ -14855,7 +14628,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsCloseAllCloseAll: {
+    AdminCloseMonth: {
         parameters: {
             query?: never;
             header?: {
@@ -14901,7 +14674,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsPeriodIdGetPeriod: {
+    AdminGetPeriod: {
         parameters: {
             query?: never;
             header?: never;
@@ -14942,7 +14715,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPricesListPrices: {
+    AdminListPrices: {
         parameters: {
             query?: {
                 subject?: string | null;
@@ -14986,7 +14759,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPricesPublishPrice: {
+    AdminPublishPrice: {
         parameters: {
             query?: never;
             header?: {
@@ -15032,7 +14805,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPricesPreviewPreviewPrice: {
+    AdminPreviewPrice: {
         parameters: {
             query?: never;
             header?: {
@@ -15078,7 +14851,7 @@ export interface operations {
             };
         };
     };
-    V1AdminPricesPriceIdGetPrice: {
+    AdminGetPrice: {
         parameters: {
             query?: never;
             header?: never;
@@ -15119,7 +14892,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsListProjects: {
+    AdminListProjects: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -15169,7 +14942,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsCreateProject: {
+    AdminCreateProject: {
         parameters: {
             query?: never;
             header?: {
@@ -15215,7 +14988,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsProjectIdGetProject: {
+    AdminGetProject: {
         parameters: {
             query?: never;
             header?: never;
@@ -15256,7 +15029,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsProjectIdArchiveProject: {
+    AdminArchiveProject: {
         parameters: {
             query?: never;
             header?: {
@@ -15273,7 +15046,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -15298,7 +15070,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsProjectIdChangeProject: {
+    AdminChangeProject: {
         parameters: {
             query?: never;
             header?: {
@@ -15346,7 +15118,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsProjectIdRestoreRestoreProject: {
+    AdminRestoreProject: {
         parameters: {
             query?: never;
             header?: {
@@ -15390,7 +15162,7 @@ export interface operations {
             };
         };
     };
-    V1AdminReconciliationsListReconciliations: {
+    AdminListReconciliations: {
         parameters: {
             query?: {
                 limit?: number;
@@ -15433,7 +15205,7 @@ export interface operations {
             };
         };
     };
-    V1AdminReconciliationsReconcileNow: {
+    AdminReconcileBooks: {
         parameters: {
             query?: {
                 /** @description for example 2026-01 */
@@ -15478,7 +15250,7 @@ export interface operations {
             };
         };
     };
-    V1AdminReconciliationsStandingReconciliationStanding: {
+    AdminGetOpenImbalances: {
         parameters: {
             query?: never;
             header?: never;
@@ -15517,7 +15289,7 @@ export interface operations {
             };
         };
     };
-    V1AdminReconciliationsNumberGetReconciliation: {
+    AdminGetReconciliation: {
         parameters: {
             query?: never;
             header?: never;
@@ -15558,7 +15330,7 @@ export interface operations {
             };
         };
     };
-    V1AdminRequestsListRequests: {
+    AdminListRequests: {
         parameters: {
             query?: {
                 status?: "held" | "settled" | "voided" | "expired" | null;
@@ -15619,7 +15391,7 @@ export interface operations {
             };
         };
     };
-    V1AdminRequestsRequestIdGetRequest: {
+    AdminGetRequest: {
         parameters: {
             query?: never;
             header?: never;
@@ -15660,7 +15432,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSearchSearch: {
+    AdminSearch: {
         parameters: {
             query: {
                 /** @description part of a name, or an id */
@@ -15704,7 +15476,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionGetSession: {
+    AdminGetSession: {
         parameters: {
             query?: never;
             header?: never;
@@ -15743,7 +15515,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionSignIn: {
+    AdminSignIn: {
         parameters: {
             query?: never;
             header?: never;
@@ -15786,7 +15558,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionSignOut: {
+    AdminSignOut: {
         parameters: {
             query?: never;
             header?: never;
@@ -15798,12 +15570,9 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
-                content: {
-                    "application/json": null;
-                };
+                content?: never;
             };
             /** @description A refusal, with its reason */
             "4XX": {
@@ -15825,7 +15594,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionBackchannelLogoutProviderLogsOut: {
+    AdminEndProviderSessions: {
         parameters: {
             query?: never;
             header?: never;
@@ -15862,7 +15631,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionOptionsSignInOptions: {
+    AdminGetSignInOptions: {
         parameters: {
             query?: never;
             header?: never;
@@ -15901,7 +15670,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionTotpEnrol: {
+    AdminEnrolTotp: {
         parameters: {
             query?: never;
             header?: never;
@@ -15940,7 +15709,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionTotpConfirmConfirm: {
+    AdminConfirmTotp: {
         parameters: {
             query?: never;
             header?: never;
@@ -15983,7 +15752,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionTotpRemoveRemove: {
+    AdminRemoveTotp: {
         parameters: {
             query?: never;
             header?: never;
@@ -15999,7 +15768,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -16024,7 +15792,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSlaSlaReport: {
+    AdminGetSlaReport: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -16078,7 +15846,7 @@ export interface operations {
             };
         };
     };
-    V1AdminSlaExportExportSla: {
+    AdminExportSlaReport: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -16133,7 +15901,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsListTenants: {
+    AdminListTenants: {
         parameters: {
             query?: {
                 /** @description part of a name or an id; case does not count */
@@ -16182,7 +15950,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsCreateTenant: {
+    AdminCreateTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -16228,7 +15996,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdGetTenant: {
+    AdminGetTenant: {
         parameters: {
             query?: never;
             header?: never;
@@ -16269,7 +16037,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdArchiveTenant: {
+    AdminArchiveTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -16286,7 +16054,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -16311,7 +16078,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdChangeTenant: {
+    AdminChangeTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -16359,7 +16126,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdBillingProfileGetProfile: {
+    AdminGetBillingProfile: {
         parameters: {
             query?: never;
             header?: never;
@@ -16400,7 +16167,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdBillingProfileSetProfile: {
+    AdminSetBillingProfile: {
         parameters: {
             query?: never;
             header?: {
@@ -16448,7 +16215,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdRestoreRestoreTenant: {
+    AdminRestoreTenant: {
         parameters: {
             query?: never;
             header?: {
@@ -16492,7 +16259,7 @@ export interface operations {
             };
         };
     };
-    V1AdminTiersListTiers: {
+    AdminListTiers: {
         parameters: {
             query?: never;
             header?: never;
@@ -16531,7 +16298,48 @@ export interface operations {
             };
         };
     };
-    V1AdminUsageUsageTotals: {
+    AdminGetTier: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    AdminGetUsage: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -16585,7 +16393,7 @@ export interface operations {
             };
         };
     };
-    V1AdminUsageRequestsUsageRequests: {
+    AdminListUsage: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -16642,7 +16450,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksListWebhooks: {
+    AdminListWebhooks: {
         parameters: {
             query?: {
                 /** @description an id or a slug */
@@ -16687,7 +16495,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksCreateWebhook: {
+    AdminCreateWebhook: {
         parameters: {
             query?: never;
             header?: {
@@ -16733,7 +16541,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdGetWebhook: {
+    AdminGetWebhook: {
         parameters: {
             query?: never;
             header?: never;
@@ -16774,7 +16582,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdRemoveWebhook: {
+    AdminRemoveWebhook: {
         parameters: {
             query?: never;
             header?: {
@@ -16791,7 +16599,6 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -16816,7 +16623,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdChangeWebhook: {
+    AdminChangeWebhook: {
         parameters: {
             query?: never;
             header?: {
@@ -16864,7 +16671,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdRotateSecretRotateWebhookSecret: {
+    AdminRotateWebhookSecret: {
         parameters: {
             query?: never;
             header?: {
@@ -16908,7 +16715,7 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdTestTestWebhook: {
+    AdminTestWebhook: {
         parameters: {
             query?: never;
             header?: {
@@ -16952,7 +16759,7 @@ export interface operations {
             };
         };
     };
-    V1BatchesListBatches: {
+    ListBatches: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -16993,10 +16800,13 @@ export interface operations {
             };
         };
     };
-    V1BatchesCreateBatch: {
+    CreateBatch: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -17035,7 +16845,7 @@ export interface operations {
             };
         };
     };
-    V1BatchesGetBatch: {
+    GetBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -17075,7 +16885,7 @@ export interface operations {
             };
         };
     };
-    V1BatchesCancelCancelBatch: {
+    CancelBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -17115,7 +16925,7 @@ export interface operations {
             };
         };
     };
-    V1BudgetOwnBudgets: {
+    ListBudgets: {
         parameters: {
             query?: never;
             header?: never;
@@ -17153,7 +16963,7 @@ export interface operations {
             };
         };
     };
-    V1ChatCompletionsChatCompletions: {
+    CreateChatCompletion: {
         parameters: {
             query?: never;
             header?: {
@@ -17199,7 +17009,7 @@ export interface operations {
             };
         };
     };
-    V1CompletionsCompletions: {
+    CreateCompletion: {
         parameters: {
             query?: never;
             header?: {
@@ -17245,7 +17055,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsCreateConversation: {
+    CreateConversation: {
         parameters: {
             query?: never;
             header?: never;
@@ -17287,7 +17097,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsGetConversation: {
+    GetConversation: {
         parameters: {
             query?: never;
             header?: never;
@@ -17327,7 +17137,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsUpdateConversation: {
+    UpdateConversation: {
         parameters: {
             query?: never;
             header?: never;
@@ -17371,7 +17181,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsDeleteConversation: {
+    DeleteConversation: {
         parameters: {
             query?: never;
             header?: never;
@@ -17411,7 +17221,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsItemsListItems: {
+    ListConversationItems: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -17455,7 +17265,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsItemsAddItems: {
+    AddConversationItems: {
         parameters: {
             query?: never;
             header?: never;
@@ -17499,7 +17309,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsItemsGetItem: {
+    GetConversationItem: {
         parameters: {
             query?: never;
             header?: never;
@@ -17542,7 +17352,7 @@ export interface operations {
             };
         };
     };
-    V1ConversationsItemsDeleteItem: {
+    DeleteConversationItem: {
         parameters: {
             query?: never;
             header?: never;
@@ -17583,7 +17393,7 @@ export interface operations {
             };
         };
     };
-    V1DetokenizeDetokenize: {
+    Detokenize: {
         parameters: {
             query?: never;
             header?: never;
@@ -17625,7 +17435,7 @@ export interface operations {
             };
         };
     };
-    V1EmbeddingsEmbeddings: {
+    CreateEmbeddings: {
         parameters: {
             query?: never;
             header?: {
@@ -17669,7 +17479,7 @@ export interface operations {
             };
         };
     };
-    V1FilesListFiles: {
+    ListFiles: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -17712,7 +17522,7 @@ export interface operations {
             };
         };
     };
-    V1FilesUploadFile: {
+    UploadFile: {
         parameters: {
             query?: never;
             header?: never;
@@ -17762,7 +17572,7 @@ export interface operations {
             };
         };
     };
-    V1FilesGetFile: {
+    GetFile: {
         parameters: {
             query?: never;
             header?: never;
@@ -17802,7 +17612,7 @@ export interface operations {
             };
         };
     };
-    V1FilesDeleteFile: {
+    DeleteFile: {
         parameters: {
             query?: never;
             header?: never;
@@ -17842,7 +17652,7 @@ export interface operations {
             };
         };
     };
-    V1FilesContentGetFileContent: {
+    GetFileContent: {
         parameters: {
             query?: never;
             header?: never;
@@ -17882,7 +17692,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesMessages: {
+    CreateMessage: {
         parameters: {
             query?: never;
             header?: {
@@ -17928,7 +17738,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesListMessageBatches: {
+    ListMessageBatches: {
         parameters: {
             query?: {
                 after_id?: string | null;
@@ -17970,10 +17780,13 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesCreateMessageBatch: {
+    CreateMessageBatch: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -18012,7 +17825,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesGetMessageBatch: {
+    GetMessageBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -18052,7 +17865,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesDeleteMessageBatch: {
+    DeleteMessageBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -18092,7 +17905,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesCancelCancelMessageBatch: {
+    CancelMessageBatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -18132,7 +17945,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesBatchesResultsGetMessageBatchResults: {
+    GetMessageBatchResults: {
         parameters: {
             query?: never;
             header?: never;
@@ -18172,7 +17985,7 @@ export interface operations {
             };
         };
     };
-    V1MessagesCountTokensCountTokens: {
+    CountTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -18214,7 +18027,7 @@ export interface operations {
             };
         };
     };
-    V1ModelsListModels: {
+    ListModels: {
         parameters: {
             query?: never;
             header?: never;
@@ -18252,7 +18065,7 @@ export interface operations {
             };
         };
     };
-    V1ModelsGetModel: {
+    GetModel: {
         parameters: {
             query?: never;
             header?: never;
@@ -18292,7 +18105,7 @@ export interface operations {
             };
         };
     };
-    V1OrganizationCostsOrganizationCosts: {
+    GetOrganizationCosts: {
         parameters: {
             query: {
                 /** @description Unix seconds */
@@ -18352,7 +18165,7 @@ export interface operations {
             };
         };
     };
-    V1OrganizationUsageCompletionsOrganizationUsage: {
+    GetOrganizationUsage: {
         parameters: {
             query: {
                 /** @description Unix seconds */
@@ -18412,7 +18225,7 @@ export interface operations {
             };
         };
     };
-    V1RerankRerank: {
+    Rerank: {
         parameters: {
             query?: never;
             header?: {
@@ -18456,7 +18269,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesResponses: {
+    CreateResponse: {
         parameters: {
             query?: never;
             header?: {
@@ -18502,7 +18315,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesCompactCompact: {
+    CompactConversation: {
         parameters: {
             query?: never;
             header?: {
@@ -18547,7 +18360,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesInputTokensInputTokens: {
+    CountInputTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -18589,7 +18402,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesGetResponse: {
+    GetResponse: {
         parameters: {
             query?: {
                 stream?: boolean;
@@ -18603,13 +18416,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description Server-sent events, named by their type and numbered by `sequence_number`, from response.created to response.completed, response.incomplete or response.failed. */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": components["schemas"]["ResponseEvent"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -18632,7 +18446,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesDeleteResponse: {
+    DeleteResponse: {
         parameters: {
             query?: never;
             header?: never;
@@ -18672,7 +18486,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesCancelCancelResponse: {
+    CancelResponse: {
         parameters: {
             query?: never;
             header?: never;
@@ -18683,13 +18497,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description The response */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "application/json": components["schemas"]["ResponseObject"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -18712,7 +18526,7 @@ export interface operations {
             };
         };
     };
-    V1ResponsesInputItemsListInputItems: {
+    ListInputItems: {
         parameters: {
             query?: {
                 after?: string | null;
@@ -18756,7 +18570,7 @@ export interface operations {
             };
         };
     };
-    V1ScoreScore: {
+    Score: {
         parameters: {
             query?: never;
             header?: {
@@ -18800,7 +18614,7 @@ export interface operations {
             };
         };
     };
-    V1TokenizeTokenize: {
+    Tokenize: {
         parameters: {
             query?: never;
             header?: never;
@@ -18842,7 +18656,7 @@ export interface operations {
             };
         };
     };
-    V1UsageOwnUsage: {
+    GetUsage: {
         parameters: {
             query?: {
                 /** @description Unix seconds */
@@ -18887,7 +18701,7 @@ export interface operations {
             };
         };
     };
-    VersionVersion: {
+    GetVersion: {
         parameters: {
             query?: never;
             header?: never;

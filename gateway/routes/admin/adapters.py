@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from adapters.files.facts import Facts
 from billing.lists import ListPage
+from gateway.admin.adapters import version_number
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor, tenant_of, visible_tenant
 from gateway.catalog import adapters
@@ -117,6 +118,16 @@ class AdapterController(Controller):
                 raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
             found = found[numbers.index(after) + 1 :]
         return page(found, limit, lambda version: version, lambda version: str(version.number))
+
+    @get("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
+    async def get_adapter_version(self, services: Services, by: Actor, adapter: str, version: str) -> Version:
+        """One version that is not removed, by its number or at least 8 characters of its digest."""
+
+        def query(connection: sa.Connection) -> Version:
+            found = _adapter(connection, by, adapter)
+            return adapters.version_of(connection, found.id, version_number(connection, found, version))
+
+        return await services.database.read(query)
 
     @post("/{adapter:str}/promote", opt={"route": "/v1/admin/adapters/{adapter}/promote"}, status_code=200)
     async def promote_adapter(

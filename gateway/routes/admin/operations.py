@@ -14,7 +14,7 @@ from gateway.engines.local import LocalEngine
 from gateway.services import Services
 from gateway.upkeep.health_checks import HealthReport
 from gateway.views.engines import FleetEngineView, FleetView, engine_view, fleet_view
-from gateway.views.tiers import WINDOWS_S, TiersView, tier_view
+from gateway.views.tiers import WINDOWS_S, TiersView, TierView, tier_view
 
 
 @get("/tiers", opt={"route": "/v1/admin/tiers", "area": "engine"})
@@ -26,6 +26,16 @@ async def list_tiers(services: Services) -> TiersView:
         data=[tier_view(tier, rank, windows) for rank, tier in tiers],
         recorded_since=since,
     )
+
+
+@get("/tiers/{name:str}", opt={"route": "/v1/admin/tiers/{name}", "area": "engine"})
+async def get_tier(services: Services, name: str) -> TierView:
+    """One tier by its name, with its settings and its attainment."""
+    ranks = {tier.name: rank for rank, tier in enumerate(services.first_tokens.tiers)}
+    if name not in ranks:
+        raise errors.NotFound(f"There is no tier {name!r}. The tiers: {', '.join(ranks)}.", param="name")
+    windows, _ = await services.attainment.of(list(WINDOWS_S.values()))
+    return tier_view(services.first_tokens.tiers[ranks[name]], ranks[name], windows)
 
 
 @get("/health", opt={"route": "/v1/admin/health", "area": "engine"})
@@ -44,6 +54,12 @@ class EngineDrain(msgspec.Struct, forbid_unknown_fields=True):
 def list_engines(services: Services) -> FleetView:
     """The engines of this gateway's roster: state, load and what each one serves."""
     return fleet_view(services.engine)
+
+
+@get("/engines/{name:str}", opt={"route": "/v1/admin/engines/{name}", "area": "engine"}, sync_to_thread=False)
+def get_engine(services: Services, name: str) -> FleetEngineView:
+    """One engine of this gateway's roster by its name."""
+    return engine_view(name, services.engine.member_named(name))
 
 
 @post("/engines/{name:str}/drain", opt={"route": "/v1/admin/engines/{name}/drain", "area": "engine"}, status_code=200)

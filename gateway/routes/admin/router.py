@@ -45,7 +45,7 @@ from gateway.routes.admin.lookup.arms import adapter_use, alias_use
 from gateway.routes.admin.lookup.search import search
 from gateway.routes.admin.models import ModelController
 from gateway.routes.admin.money import BudgetController, PriceController
-from gateway.routes.admin.operations import drain_engine, health_report, list_engines, list_tiers
+from gateway.routes.admin.operations import drain_engine, get_engine, get_tier, health_report, list_engines, list_tiers
 from gateway.routes.admin.overview import overview
 from gateway.routes.admin.people import KeyController, ProjectController, TenantController
 from gateway.routes.admin.refusals import HANDLERS
@@ -64,7 +64,7 @@ from gateway.routes.admin.tiers.sla import export_sla, sla_report
 from gateway.routes.automation.idempotency import begin_idempotent, keep_answers, replay_write, write_of
 from gateway.routes.automation.query_parameters import check_query
 from gateway.routes.batches.operators import BatchController, FileController
-from gateway.routes.finance.closing import close_all, list_closable, list_connectors, release_connector
+from gateway.routes.finance.closing import close_all, get_connector, list_closable, list_connectors, release_connector
 from gateway.routes.finance.documents import get_correction, make_credit, record_payment
 from gateway.routes.finance.profiles import get_issuer, get_profile, list_profiles, set_profile
 from gateway.routes.guard import access_of, admit_operator
@@ -87,6 +87,7 @@ FUNCTIONS = (
     list_closable, close_all, list_connectors, release_connector, get_profile, set_profile, record_payment, make_credit,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
     list_error_rates, search, adapter_use, alias_use, list_profiles, get_issuer, get_audit_line, get_reconciliation,
+    get_engine, get_tier, get_connector,
 )  # fmt: skip
 
 

@@ -1,281 +1,86 @@
-"""Examples of answers for the description of the API, by the name of their component. A test validates each of them."""
+"""An example of each JSON answer in the description of the API. A test validates every one by its schema.
+
+An answer's example is in ANSWERS under the name of its component, or of its operation if it has no component. A list's
+example is made from the example of its element, so that no object is written twice.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-_KEY: dict[str, Any] = {
-    "id": "key_0123456789abcdef0123456789abcdef",
-    "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-    "project_id": "prj_0123456789abcdef0123456789abcdef",
-    "name": "ci",
-    "kind": "live",
-    "prefix": "lw_live_aBcD",
-    "last4": "eFgH",
-    "tier": None,
-    "scopes": ["inference"],
-    "default_max_tokens": None,
-    "created_at": 1767225600,
-    "last_used_at": None,
-    "expires_at": None,
-    "revoked_at": None,
-    "rotated_to": None,
-    "role": None,
-    "first_key_id": None,
-    "break_glass": False,
-    "models": None,
-    "allowed_ips": None,
-    "tags": {"team": "search"},
-}
+from gateway.routes.automation.examples import accounts, inference, money, operations
+from gateway.routes.component_names import REFERENCE
 
-ANSWERS: dict[str, dict[str, Any]] = {
-    "BudgetView": {
-        "id": "bud_0123456789abcdef0123456789abcdef",
-        "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-        "scope": "tenant",
-        "scope_id": "ten_0123456789abcdef0123456789abcdef",
-        "unit": "money",
-        "period": "month",
-        "kind": "hard",
-        "thresholds": [],
-        "limit_amount": 50000000000000,
-        "used": 0,
-        "held": 0,
-        "left": 50000000000000,
-        "resets_at": 1769900400,
-        "created_at": 1767225600,
-        "per_end_user": False,
-        "end_users": None,
-        "end_users_near": None,
-    },
-    "ChatCompletion": {
-        "id": "chatcmpl-0123456789abcdef0123456789abcdef",
-        "object": "chat.completion",
-        "created": 1767225600,
-        "model": "my-model",
-        "service_tier": "default",
-        "system_fingerprint": "fp_0123456789ab",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "Rhine, Danube, Elbe", "refusal": None, "annotations": []},
-                "logprobs": None,
-                "finish_reason": "length",
+ANSWERS: dict[str, Any] = accounts.ANSWERS | inference.ANSWERS | money.ANSWERS | operations.ANSWERS
+LISTS: dict[str, dict[str, Any]] = inference.LISTS | operations.LISTS
+_JSON = "application/json"
+_EXAMPLE = "#/components/examples/{name}"
+_LAST_PAGE: dict[str, Any] = {"has_more": False, "next_page": None}
+_ENDS = ("first_id", "last_id")
+
+
+class ExampleMissing(Exception):
+    """A JSON answer has no example: neither it nor the element of its list is in ANSWERS, or a field of the list is not
+    in LISTS."""
+
+
+def with_answer_examples(description: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the description in which each successful JSON answer refers to its example, below
+    `components/examples`. Raises ExampleMissing."""
+    schemas = description["components"]["schemas"]
+    found: dict[str, Any] = {}
+
+    def answer(operation: Mapping[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+        content = response.get("content", {})
+        if _JSON not in content:
+            return response
+        schema = content[_JSON]["schema"]
+        name = _component(schema) or operation["operationId"].removesuffix("ForTenant")
+        if name not in found:
+            found[name] = {"value": _example(name, schemas.get(name, {}))}
+        shown = content[_JSON] | {"examples": {"answer": {"$ref": _EXAMPLE.format(name=name)}}}
+        return response | {"content": content | {_JSON: shown}}
+
+    def answered(operation: dict[str, Any]) -> dict[str, Any]:
+        responses = operation["responses"]
+        return operation | {
+            "responses": {
+                status: answer(operation, response) if status.startswith("2") else response
+                for status, response in responses.items()
             }
-        ],
-        "usage": {
-            "prompt_tokens": 34,
-            "completion_tokens": 4,
-            "total_tokens": 38,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": {
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-            },
-        },
-    },
-    "Completion": {
-        "id": "cmpl-0123456789abcdef0123456789abcdef",
-        "object": "text_completion",
-        "created": 1767225600,
-        "model": "my-model",
-        "service_tier": "default",
-        "system_fingerprint": "fp_0123456789ab",
-        "choices": [{"index": 0, "text": " Rhine, Danube, Elbe", "logprobs": None, "finish_reason": "length"}],
-        "usage": {
-            "prompt_tokens": 3,
-            "completion_tokens": 4,
-            "total_tokens": 7,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": {
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-            },
-        },
-    },
-    "Key": _KEY,
-    "MessageAnswer": {
-        "type": "message",
-        "id": "msg_0123456789abcdef0123456789abcdef",
-        "role": "assistant",
-        "model": "my-model",
-        "content": [{"type": "text", "text": "Rhine, Danube, Elbe"}],
-        "stop_reason": "max_tokens",
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": 2,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 32,
-            "output_tokens": 4,
-            "service_tier": "standard",
-        },
-    },
-    "ModelCard": {
-        "id": "my-model",
-        "object": "model",
-        "created": 1767225600,
-        "owned_by": "laneway",
-        "parent": None,
-        "capabilities": {"tools": False, "reasoning": False, "structured_outputs": True},
-        "max_model_len": 8192,
-    },
-    "NewKeyView": {**_KEY, "secret": "lw_live_…"},
-    "NewWebhookView": {
-        "id": "whk_0123456789abcdef0123456789abcdef",
-        "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-        "url": "https://example.org/laneway",
-        "format": "laneway",
-        "events": ["budgets"],
-        "active": True,
-        "created_at": 1767225600,
-        "secret": "whsec_…",
-    },
-    "OwnBudgets": {
-        "object": "list",
-        "data": [
-            {
-                "id": "bud_0123456789abcdef0123456789abcdef",
-                "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-                "scope": "tenant",
-                "scope_id": "ten_0123456789abcdef0123456789abcdef",
-                "unit": "money",
-                "period": "month",
-                "kind": "hard",
-                "thresholds": [],
-                "limit_amount": 50000000000000,
-                "used": 65100000,
-                "held": 0,
-                "left": 49999934900000,
-                "resets_at": 1769900400,
-                "created_at": 1767225600,
-                "per_end_user": False,
-                "end_users": None,
-                "end_users_near": None,
-            }
-        ],
-    },
-    "OwnLimits": {
-        "id": "lim_0123456789abcdef0123456789abcdef",
-        "scope": "tenant",
-        "subject_id": "ten_0123456789abcdef0123456789abcdef",
-        "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-        "requests_per_minute": 600,
-        "tokens_per_minute": None,
-        "concurrency": None,
-    },
-    "OwnUsage": {
-        "object": "usage",
-        "key_id": "key_0123456789abcdef0123456789abcdef",
-        "start_time": None,
-        "end_time": None,
-        "requests": 4,
-        "prompt_tokens": 105,
-        "cached_tokens": 64,
-        "completion_tokens": 28,
-        "device_s": 0.25,
-        "preemptions": 0,
-        "recomputed": {},
-        "swapped_tokens": 0,
-        "cost_picos": {"EUR": 65100000},
-    },
-    "PriceView": {
-        "id": "prv_0123456789abcdef0123456789abcdef",
-        "subject_kind": "model",
-        "subject": "my-model",
-        "currency": "EUR",
-        "effective_from": 1767225600,
-        "created_at": 1767225600,
-        "tiers": {
-            "premium": {"input": 900000, "cached_input": 900000, "output": 3600000, "embedding": 900000},
-            "standard": {"input": 300000, "cached_input": 300000, "output": 1200000, "embedding": 300000},
-            "batch": {"input": 300000, "cached_input": 300000, "output": 1200000, "embedding": 300000},
-        },
-    },
-    "ProjectView": {
-        "id": "prj_0123456789abcdef0123456789abcdef",
-        "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-        "name": "search",
-        "default_max_tokens": None,
-        "created_at": 1767225600,
-        "archived_at": None,
-    },
-    "ResponseObject": {
-        "id": "resp_0123456789abcdef0123456789abcdef",
-        "object": "response",
-        "created_at": 1767225600.5,
-        "status": "incomplete",
-        "completed_at": 1767225600.5,
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"},
-        "model": "my-model",
-        "output": [
-            {
-                "id": "msg_0123456789abcdef0123456789abcdef_0",
-                "type": "message",
-                "status": "incomplete",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "Rhine, Danube, Elbe", "annotations": [], "logprobs": []}],
-            }
-        ],
-        "service_tier": "default",
-        "usage": {
-            "input_tokens": 34,
-            "input_tokens_details": {"cached_tokens": 32, "cache_write_tokens": 0},
-            "output_tokens": 16,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": 50,
-        },
-        "background": False,
-        "conversation": None,
-        "instructions": None,
-        "max_output_tokens": 16,
-        "max_tool_calls": None,
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "prompt_cache_key": None,
-        "reasoning": {"effort": None, "summary": None},
-        "safety_identifier": None,
-        "temperature": 1.0,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_logprobs": 0,
-        "top_p": 1.0,
-        "truncation": "disabled",
-        "user": None,
-        "store": False,
-    },
-    "TenantView": {
-        "id": "ten_0123456789abcdef0123456789abcdef",
-        "slug": "northwind",
-        "name": "Northwind",
-        "tier": "standard",
-        "currency": "EUR",
-        "status": "active",
-        "default_max_tokens": None,
-        "share_weight": 1.0,
-        "time_zone": "Europe/Berlin",
-        "cheapest": False,
-        "store_responses_s": None,
-        "on_budget": None,
-        "allowed_ips": None,
-        "created_at": 1767225600,
-        "archived_at": None,
-    },
-    "TokenCount": {"input_tokens": 34},
-    "TokenizeAnswer": {"count": 3, "max_model_len": 8192, "tokens": [16705, 7626, 359], "token_strs": None},
-    "WebhookView": {
-        "id": "whk_0123456789abcdef0123456789abcdef",
-        "tenant_id": "ten_0123456789abcdef0123456789abcdef",
-        "url": "https://example.org/laneway",
-        "format": "laneway",
-        "events": ["budgets"],
-        "active": True,
-        "created_at": 1767225600,
-    },
-}
+        }
+
+    paths = {
+        path: {method: answered(operation) for method, operation in operations.items()}
+        for path, operations in description["paths"].items()
+    }
+    return description | {"paths": paths, "components": description["components"] | {"examples": found}}
+
+
+def _component(schema: Mapping[str, Any]) -> str:
+    """The name of the component that a schema refers to; "" for none."""
+    return str(schema.get("$ref", "")).removeprefix(REFERENCE.format(name=""))
+
+
+def _example(name: str, component: Mapping[str, Any]) -> Any:
+    """Raises ExampleMissing."""
+    if name in ANSWERS:
+        return ANSWERS[name]
+    properties = component.get("properties", {})
+    given = LISTS.get(name, {})
+    element = _component(properties.get("data", {}).get("items", {}))
+    if "data" not in given and element not in ANSWERS:
+        raise ExampleMissing(f"The answer {name!r} has no example in gateway/routes/automation/examples.")
+    data = given["data"] if "data" in given else [ANSWERS[element]]
+    made: dict[str, Any] = {"data": data} | given
+    for field, schema in properties.items():
+        if field not in made and field in _LAST_PAGE:
+            made[field] = _LAST_PAGE[field]
+        elif field not in made and field in _ENDS:
+            made[field] = data[0]["id"]
+        elif field not in made and "default" not in schema:
+            raise ExampleMissing(f"The list {name!r} has no example of its field {field!r} in LISTS.")
+        elif field not in made:
+            made[field] = schema["default"]  # the name of the list's type
+    return made

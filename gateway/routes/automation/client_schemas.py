@@ -1,5 +1,5 @@
 """The description in forms that generators of clients read (openapi-python-client, openapi-typescript), with an example
-of each body and of common answers. The meaning of every schema is unchanged.
+of each body and of each answer. The meaning of every schema is unchanged.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.access.write_replays import HEADER
-from gateway.routes.automation.answer_examples import ANSWERS
+from gateway.routes.automation.answer_examples import with_answer_examples
 
 _MODEL = "my-model"
 _MESSAGES = [{"role": "user", "content": "Name three rivers."}]
@@ -95,7 +95,7 @@ def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy of the whole description."""
     found: dict[str, Any] = _readable(schema)
     components = found["components"]["schemas"]
-    for name, example in (EXAMPLES | ANSWERS).items():
+    for name, example in EXAMPLES.items():
         components[name] = components[name] | {"examples": [example]}
     for path, operations in found["paths"].items():
         if not path.startswith("/v1/admin/") or path.startswith(_NOT_KEYED):
@@ -104,7 +104,7 @@ def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
             if method in operations:
                 operation = operations[method]
                 operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
-    return found
+    return with_answer_examples(found)
 
 
 def _readable(part: Any) -> Any:

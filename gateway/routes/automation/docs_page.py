@@ -30,7 +30,7 @@ SECURITY = {
     "cache-control": "no-cache",
 }
 METHODS = ("get", "post", "put", "patch", "delete")
-_REFERENCE = "#/components/schemas/"
+_REFERENCE, _EXAMPLE = "#/components/schemas/", "#/components/examples/"
 _TENANT = "/t/{tenant}"
 
 
@@ -88,11 +88,19 @@ def _operation(description: dict[str, Any], path: str, method: str, operation: d
         yield f"<p>Body, <code>{escape(kind)}</code>: {_type(content['schema'])}</p>"
         name = content["schema"].get("$ref", "").removeprefix(_REFERENCE)
         for example in description["components"]["schemas"].get(name, {}).get("examples", []):
-            yield f"<pre>{escape(json.dumps(example, indent=2, ensure_ascii=False))}</pre>"
+            yield _example(example)
     for status, answer in operation["responses"].items():
         kinds = ", ".join(_type(content["schema"]) for content in answer.get("content", {}).values())
         yield f"<p>{escape(status)}: {escape(answer.get('description', ''))} {kinds}</p>"
+        for content in answer.get("content", {}).values():
+            for reference in content.get("examples", {}).values():
+                name = reference["$ref"].removeprefix(_EXAMPLE)
+                yield _example(description["components"]["examples"][name]["value"])
     yield "</section></details>"
+
+
+def _example(value: Any) -> str:
+    return f"<pre>{escape(json.dumps(value, indent=2, ensure_ascii=False))}</pre>"
 
 
 def _schema(schema: dict[str, Any]) -> Iterator[str]:

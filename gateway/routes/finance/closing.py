@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from billing.books import invoices, periods
 from billing.books.invoices import Closable, Invoice
-from billing.errors import InvalidValue, NotPossibleYet
+from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from gateway.admin.administration import Administration
 from gateway.admin.documents import ConnectorRelease
 from gateway.routes.admin.finance import EVERYONES, period_cursor
@@ -94,6 +94,16 @@ async def list_connectors(services: Services) -> Page[ConnectorView]:
     sections = services.config.connectors
     found = await services.database.report(lambda c: ConnectorView.read_all(c, sections))
     return page(found, len(found), lambda view: view, lambda view: view.name)
+
+
+@get("/connectors/{name:str}", opt={"route": "/v1/admin/connectors/{name}", **EVERYONES})
+async def get_connector(services: Services, name: str) -> ConnectorView:
+    """One connector of laneway.toml, or that has run, by its name."""
+    sections = services.config.connectors
+    for view in await services.database.report(lambda c: ConnectorView.read_all(c, sections)):
+        if view.name == name:
+            return view
+    raise RowNotFound(f"there is no connector {name!r}", "name")
 
 
 @post(

@@ -171,7 +171,8 @@ OPERATORS = {
         for path in (
             "projects/{project_id", "budgets/{budget_id", "limits/{limits_id", "webhooks/{webhook_id",
             "prices/{price_id", "periods/{period_id", "alerts/{alert_id",
-            "people/{person_id",
+            "people/{person_id", "tiers/{name", "engines/{name", "connectors/{name",
+            "adapters/{adapter:str}/versions/{version",
         )
     ),
     ("DELETE", "/v1/admin/tenants/{tenant_id:str}"), ("POST", "/v1/admin/tenants/{tenant_id:str}/restore"),
@@ -381,7 +382,7 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
 
 # What of the other tenant is in the place of each parameter of a path.
 # What is about all tenants, or none: a tenant's admin is refused it whatever it names.
-OF_NOBODY = {"alias", "model", "name", "price_id", "person_id", "number"}  # `name`: of an engine
+OF_NOBODY = {"alias", "model", "name", "price_id", "person_id", "number"}  # `name`: of an engine, a tier, …
 NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",

@@ -329,6 +329,10 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     assert (connector["name"], connector["kind"], connector["url"]) == ("meter", "openmeter", "http://127.0.0.1:9")
     assert shown(shop, "connectors") == [connector | {"gateway_id": shown(shop, "connectors")[0]["gateway_id"]}]
     assert (connector["waiting"], connector["retrying"], connector["next_attempt_at"]) == (0, 0, None)
+    one = admin.ok("GET", "connectors/meter")
+    assert one == connector | {"gateway_id": one["gateway_id"]}
+    unknown = admin.refused(404, "GET", "connectors/absent")
+    assert (unknown["message"], unknown["param"]) == ("there is no connector 'absent'", "name")
     whole = admin.ok("GET", f"invoices/{listed['id']}")
     assert sum(line["picos"] for line in whole["lines"]) == listed["total_picos"]
     assert {line["adapter_name"] for line in whole["lines"]} == {None, "acme-style"}

@@ -58,6 +58,12 @@ def test_an_operator_sees_both_engines(fleet_of_two: TwoEngines) -> None:
     assert all(engine["models"] == [MODEL] for engine in found.values())
     assert len({engine["epoch"] for engine in found.values()}) == 2
     assert [tier["name"] for tier in found["a"]["tiers"]] == ["premium", "standard", "batch"]
+    one = admin(fleet_of_two, "GET", "engines/a").json()
+    assert one.keys() == found["a"].keys()
+    assert (one["name"], one["epoch"], one["address"]) == ("a", found["a"]["epoch"], found["a"]["address"])
+    unknown = admin(fleet_of_two, "GET", "engines/c")
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "name")
+    assert unknown.json()["error"]["message"] == "There is no engine 'c'. The engines of this gateway: a, b."
 
 
 def test_a_drained_engine_gets_no_request(fleet_of_two: TwoEngines) -> None:

@@ -105,6 +105,11 @@ def test_from_upload_to_removal(own: Stack, operator: AdapterOperator, made: Cal
     assert [version["replaced"] for version in listed["data"]] == [2, 1]
     rest = operator.ok("GET", "adapters/style/versions", limit=2, page=listed["next_page"])
     assert ([version["number"] for version in rest["data"]], rest["has_more"]) == ([1], False)
+    for named in ("2", second["added"]["digest"][:12]):
+        assert operator.ok("GET", f"adapters/style/versions/{named}") == listed["data"][1]
+    for absent, param in (("9", "version"), ("0123456789ab", "version")):
+        unknown = operator.send("GET", f"adapters/style/versions/{absent}")
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, param)
 
     refused = operator.send("DELETE", "adapters/style/versions/3")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "version")

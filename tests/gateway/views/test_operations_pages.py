@@ -15,7 +15,8 @@ from engine.protocol.frames import RaisedTargets
 from gateway.access import keys
 from gateway.upkeep.health_checks import CHECK_S_MAX, HealthReport
 from gateway.views.models import ModelsView
-from gateway.views.tiers import TiersView
+from gateway.views.tiers import TiersView, TierView
+from support.gateway.admin_client import Operator
 from support.gateway.scripted_engine import ScriptedStack
 from support.redis_server import RedisServer
 from support.stack import MODEL, Stack
@@ -71,6 +72,15 @@ def test_tiers_with_their_targets_and_what_came_of_them(stack: Stack) -> None:
     assert five.share_within_target == pytest.approx(five.within_target / five.requests, abs=1e-6)
     assert tiers.recorded_since is not None
     assert tiers.recorded_since <= time.time()
+    one = msgspec.convert(ask("tiers/standard"), TierView)
+    assert (one.name, one.rank, one.targets) == ("standard", 1, tiers.data[1].targets)
+    assert [attainment.window for attainment in one.attainment] == ["5m", "1h", "24h"]
+
+
+def test_an_unknown_tier_is_refused_with_the_names_of_all(stack: Stack) -> None:
+    error = Operator(stack).refused(404, "GET", "tiers/gold")
+    assert error["message"] == "There is no tier 'gold'. The tiers: premium, standard, batch."
+    assert error["param"] == "name"
 
 
 def test_models_and_where_adapters_are(stack: Stack) -> None:
