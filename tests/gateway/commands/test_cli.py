@@ -88,6 +88,36 @@ def test_tenants(laneway: Laneway, database_url: str) -> None:
     assert (lines[1].before["status"], lines[1].after["status"]) == ("active", "suspended")
 
 
+def test_archived_tenants_and_projects_are_out_of_lists_until_they_are_restored(laneway: Laneway) -> None:
+    tenant_id = laneway.json("tenants", "create", "acme", "--tier", "standard")["id"]
+    laneway.text("projects", "create", "acme", "search")
+    key = laneway.json("keys", "create", "--tenant", "acme", "--project", "search")
+    unasked = laneway("projects", "archive", "acme", "search")
+    assert (unasked.exit_code, "Archive the project search of acme?" in unasked.stderr) == (2, True)
+    assert laneway.refusal("projects", "archive", "acme", "search", "--yes").startswith("the project has 1 usable keys")
+    laneway.text("keys", "revoke", key["id"])
+    assert laneway.json("projects", "archive", "acme", "search", "--yes")["archived_at"]
+    assert [row["name"] for row in laneway.json("projects", "list", "acme")] == ["default"]
+    assert [row["name"] for row in laneway.json("projects", "list", "acme", "--archived")] == ["search"]
+    assert laneway.json("projects", "restore", "acme", "search")["archived_at"] is None
+    assert [row["name"] for row in laneway.json("projects", "list", "acme")] == ["default", "search"]
+    assert laneway.refusal("projects", "archive", "acme", "absent", "--yes").startswith("project: the tenant has no")
+
+    unasked = laneway("tenants", "archive", "acme")
+    assert (unasked.exit_code, "nothing was changed" in unasked.stderr) == (2, True)
+    assert [row["slug"] for row in laneway.json("tenants", "list")] == ["acme"]
+    archived = laneway.json("tenants", "archive", tenant_id, "--yes")
+    assert (archived["status"], archived["archived_at"] is None) == ("suspended", False)
+    assert laneway.json("tenants", "list") == []
+    assert [row["slug"] for row in laneway.json("tenants", "list", "--archived")] == ["acme"]
+    assert laneway.refusal("tenants", "resume", "acme").endswith(
+        "an archived tenant is not activated: restore it first"
+    )
+    restored = laneway.json("tenants", "restore", "acme")
+    assert (restored["status"], restored["archived_at"]) == ("active", None)
+    assert [row["slug"] for row in laneway.json("tenants", "list")] == ["acme"]
+
+
 def test_limits(laneway: Laneway, database_url: str) -> None:
     tenant = laneway.json("tenants", "create", "acme", "--tier", "standard")
     key = laneway.json("keys", "create", "--tenant", "acme")
@@ -401,7 +431,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "tenants set": [("acme", "--default-max-tokens", "64")],
     "tenants suspend": [("acme",)],
     "tenants resume": [("acme",)],
-    "projects create": [("acme", "search")],
+    "projects create": [("acme", "search"), ("acme", "old")],
     "projects set": [("acme", "search", "--name", "find")],
     "keys create": [("--tenant", "acme", "--project", "find")],
     "keys set": [("{keys create}", "--default-max-tokens", "32")],
@@ -413,12 +443,16 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
         ("acme", "--period", "day", "--tokens", "5", "--project", "find", "--per-end-user"),
     ],
     "budgets remove": [("{budgets set}",)],
+    "projects archive": [("acme", "old", "--yes")],
+    "projects restore": [("acme", "old")],
     "limits set": [("acme", "--requests-per-minute", "5"), ("acme", "--concurrency", "5")],
     "limits remove": [("{limits set}",)],
     "webhooks add": [("https://example.org/hook", "--tenant", "acme", "--format", "slack")],
     "webhooks remove": [("{webhooks add}",)],
     "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
     "billing credit": [("acme", "0.5", "--reason", "goodwill", "--yes")],
+    "tenants archive": [("acme", "--yes")],
+    "tenants restore": [("acme",)],
 }
 READS = {
     "people list",
@@ -513,7 +547,9 @@ def test_every_command_that_writes_leaves_its_line(laneway: Laneway, database_ur
     assert laneway.json("budgets", "list")[0]["thresholds"] == [50, 90]
     assert laneway.json("webhooks", "list") == []
     assert laneway.json("webhooks", "alerts") == []
-    assert [project["name"] for project in laneway.json("projects", "list", "acme")] == ["default", "find"]
+    assert [project["name"] for project in laneway.json("projects", "list", "acme")] == [
+        *("default", "find", "old"),
+    ]
     assert laneway.refusal("projects", "set", "acme", "find").startswith("nothing was given to change")
 
 
