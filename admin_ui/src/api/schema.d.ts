@@ -826,7 +826,7 @@ export interface paths {
         put?: never;
         /**
          * CheckAdapter
-         * @description Check an upload as POST /v1/admin/adapters does, and keep nothing of it.
+         * @description Check an upload as POST /v1/admin/adapters does, without storing it.
          */
         post: operations["V1AdminAdaptersCheckCheckAdapter"];
         delete?: never;
@@ -7616,6 +7616,11 @@ export interface components {
             mean_kl_max: number;
             top1_min: number;
         };
+        /** QueueCause */
+        QueueCause: {
+            device_s: number;
+            tier: string;
+        };
         /**
          * RankedDocument
          * @description Document `index` of the request. `relevance_score`: a cosine, from -1 to 1.
@@ -8365,6 +8370,7 @@ export interface components {
             phases: components["schemas"]["PhaseView"][];
             preempted_by: components["schemas"]["PreemptionCost"][];
             preemptions: number;
+            queued_behind: components["schemas"]["QueueCause"][];
             verdict: components["schemas"]["VerdictView"] | null;
             weights_s: number | null;
         };
@@ -9030,6 +9036,9 @@ export interface components {
             price_version_id: string;
             project_id: string | null;
             prompt_tokens: number;
+            queue_device_s: {
+                [key: string]: number;
+            };
             queue_s: number;
             recomputed: {
                 [key: string]: components["schemas"]["Recompute"];

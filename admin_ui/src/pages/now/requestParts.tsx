@@ -59,11 +59,22 @@ export function Slowness({ whole }: { whole: RequestView }) {
             </svg>
             <span className="num">{lasted(phase.seconds)}</span>{" "}
             <span className="faint">{PHASES[phase.name].word}</span>
+            {phase.name === "queue" && <QueuedBehind causes={slowness.queued_behind} />}
           </li>
         ))}
       </ul>
       <Causes of={slowness} model={whole.model} />
     </figure>
+  );
+}
+
+/** The tiers for whose requests the device computed while this one was in the queue. */
+function QueuedBehind({ causes }: { causes: SlownessView["queued_behind"] }) {
+  const behind = causes.map((one) => `${one.tier} ${lasted(one.device_s)}`).join(", ");
+  return causes.length === 0 ? null : (
+    <span className="faint" title="Seconds in which the device computed for each tier's requests during this wait">
+      , behind {behind}
+    </span>
   );
 }
 
