@@ -1867,13 +1867,14 @@ export interface paths {
         };
         /**
          * ListLimits
-         * @description Tenants and keys with rate limits of their own, of all tenants or of one.
+         * @description Tenants and keys with limits of their own, of all tenants or of one.
          */
         get: operations["V1AdminLimitsListLimits"];
         put?: never;
         /**
          * SetLimits
-         * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
+         * @description Set the rate limits of a tenant or a key, and the quotas of a tenant. Every gateway applies rate limits
+         *     within a second, and quotas at once.
          */
         post: operations["V1AdminLimitsSetLimits"];
         delete?: never;
@@ -1891,7 +1892,7 @@ export interface paths {
         };
         /**
          * DefaultLimits
-         * @description The configured rate limits, which apply where no limit is set.
+         * @description The configured limits, which apply where no limit is set.
          */
         get: operations["V1AdminLimitsDefaultsDefaultLimits"];
         put?: never;
@@ -1911,7 +1912,7 @@ export interface paths {
         };
         /**
          * GetLimits
-         * @description The rate limits of one tenant or key, by their id.
+         * @description The limits of one tenant or key, by their id.
          */
         get: operations["V1AdminLimitsLimitsIdGetLimits"];
         put?: never;
@@ -5230,6 +5231,7 @@ export interface components {
         /** DefaultLimits */
         DefaultLimits: {
             key: components["schemas"]["AllowanceView"];
+            quotas: components["schemas"]["QuotasView"];
             tenant: components["schemas"]["AllowanceView"];
         };
         /** DeletedConversation */
@@ -6045,7 +6047,11 @@ export interface components {
          *     }
          */
         LimitsSetting: {
+            batches?: number | null;
             concurrency?: number | null;
+            enqueued_tokens?: number | null;
+            file_bytes?: number | null;
+            files?: number | null;
             key_id?: string | null;
             requests_per_minute?: number | null;
             tenant: string;
@@ -7044,7 +7050,11 @@ export interface components {
         /**
          * OwnLimits
          * @example {
+         *       "batches": null,
          *       "concurrency": null,
+         *       "enqueued_tokens": null,
+         *       "file_bytes": 53687091200,
+         *       "files": null,
          *       "id": "lim_0123456789abcdef0123456789abcdef",
          *       "requests_per_minute": 600,
          *       "scope": "tenant",
@@ -7054,7 +7064,11 @@ export interface components {
          *     }
          */
         OwnLimits: {
+            batches: number | null;
             concurrency: number | null;
+            enqueued_tokens: number | null;
+            file_bytes: number | null;
+            files: number | null;
             id: string;
             requests_per_minute: number | null;
             /** @enum {string} */
@@ -7620,6 +7634,13 @@ export interface components {
         QueueCause: {
             device_s: number;
             tier: string;
+        };
+        /** QuotasView */
+        QuotasView: {
+            batches: number;
+            enqueued_tokens: number;
+            file_bytes: number;
+            files: number;
         };
         /**
          * RankedDocument

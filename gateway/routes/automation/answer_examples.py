@@ -166,6 +166,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "requests_per_minute": 600,
         "tokens_per_minute": None,
         "concurrency": None,
+        "files": None,
+        "file_bytes": 53687091200,
+        "batches": None,
+        "enqueued_tokens": None,
     },
     "OwnUsage": {
         "object": "usage",

@@ -19,6 +19,7 @@ from gateway.access import keys, people
 from gateway.access.people import Identity
 from gateway.cli import main
 from gateway.commands.bench import install_line
+from gateway.limits.overrides import NAMES
 from gateway.tables import audit_log
 from migrations.upgrade import upgrade
 from support.gateway.command_line import Laneway
@@ -124,15 +125,17 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     own = laneway.json("limits", "set", "acme", "--requests-per-minute", "10", "--concurrency", "3")
     assert (own["subject_id"], own["scope"], own["tokens_per_minute"]) == (tenant["id"], "tenant", None)
     assert laneway.json("limits", "set", "acme", "--tokens-per-minute", "900")["requests_per_minute"] == 10
+    quotas = ("--files", "50", "--file-bytes", str(2**40), "--batches", "2", "--enqueued-tokens", "1000000")
+    assert laneway.json("limits", "set", "acme", *quotas)["file_bytes"] == 2**40
     of_key = laneway.json("limits", "set", "acme", "--key", key["id"], "--concurrency", "1")
     assert (of_key["subject_id"], of_key["scope"], of_key["concurrency"]) == (key["id"], "key", 1)
     table = laneway.text("limits", "list", "--tenant", "acme").splitlines()
     assert sorted(line.split() for line in table) == [
-        ["ID", "TENANT", "SCOPE", "OF", "REQUESTS_PER_MINUTE", "TOKENS_PER_MINUTE", "CONCURRENCY"],
+        ["ID", "TENANT", "SCOPE", "OF", *(name.upper() for name in NAMES)],
         *sorted(
             [
-                [of_key["id"], "acme", "key", key["name"], "-", "-", "1"],
-                [own["id"], "acme", "tenant", "acme", "10", "900", "3"],
+                [of_key["id"], "acme", "key", key["name"], "-", "-", "1", "-", "-", "-", "-"],
+                [own["id"], "acme", "tenant", "acme", "10", "900", "3", "50", str(2**40), "2", "1000000"],
             ]
         ),
     ]
@@ -140,8 +143,9 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     assert laneway.refusal("limits", "remove", own["id"]) == f"there are no limits '{own['id']}'"
     assert laneway.refusal("limits", "set", "acme").startswith("no limit was given")
     assert laneway.refusal("limits", "set", "acme", "--key", "key_no", "--concurrency", "1").startswith("key_id: there")
+    assert laneway.refusal("limits", "set", "acme", "--key", key["id"], "--files", "1").startswith("files: is a quota")
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
-    assert [line.action for line in lines][2:] == [*["limits.set"] * 3, "limits.remove"]
+    assert [line.action for line in lines][2:] == [*["limits.set"] * 4, "limits.remove"]
 
 
 def test_people(laneway: Laneway, database_url: str) -> None:

@@ -218,7 +218,7 @@ export function ErrorFacts({ error, tenant_id }: { error: RequestError; tenant_i
   );
 }
 
-/** "key_requests_per_minute" → "key requests per minute: 60", with a link to the tenant's budgets or rate limits. */
+/** "key_requests_per_minute" → "key requests per minute: 60", with a link to the tenant's budgets or limits. */
 function Limit({ name, value, tenant }: { name: string; value: number; tenant: string }) {
   const money = name.includes("_money_") || name.includes("budget");
   return (
@@ -226,7 +226,7 @@ function Limit({ name, value, tenant }: { name: string; value: number; tenant: s
       {name.replaceAll("_", " ")}:{" "}
       {name.includes("_money_") ? <Money picos={value} /> : <span className="num">{count(value)}</span>}{" "}
       <Link to={place("/tenants", tenant)} query={{ tab: money ? "budgets" : "limits" }}>
-        {money ? "Budgets" : "Rate limits"}
+        {money ? "Budgets" : "Limits"}
       </Link>
     </>
   );
