@@ -184,7 +184,8 @@ def _phase(slowness: SlownessView, index: int) -> dict[str, Any]:
             f"{one.by} {_seconds(one.device_s)} s for {one.recomputed_tokens} recomputed tokens"
             for one in slowness.preempted_by
         ]
-        causes.append(f"preempted {slowness.preemptions} times" + (f": {', '.join(costs)}" if costs else ""))
+        often = "once" if slowness.preemptions == 1 else f"{slowness.preemptions} times"
+        causes.append(f"preempted {often}" + (f": {', '.join(costs)}" if costs else ""))
     return {
         "phase": phase.name,
         "after_s": _seconds(phase.start_s),
