@@ -79,6 +79,8 @@ class Sequence:
     resumed: int = 0  # number of `output_ids` that another engine made
     attempt: int = 0  # number of this Submit of the text
     pooling: Pooling | None = None  # the answer is a vector, and max_tokens is 0
+    # Seconds in which the device computed for requests of each tier while this one waited for its first chunk.
+    queue_device_s: dict[str, float] = field(default_factory=dict)
 
     def made_here(self) -> int:
         """Output ids that this engine made, pending ones included."""

@@ -25,7 +25,8 @@ _recompute = tables.usage_recompute
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
     preemptions caused them. `tags`: the key's, when the request began. `asked`: the model that the request named, if an
-    alias or a fallback replaced it. The last four numbers: as in Settlement. `batch_id`: of a line of a batch."""
+    alias or a fallback replaced it. The last four numbers: as in Settlement. `batch_id`: of a line of a batch.
+    `queue_device_s`: of `queue_s`, the seconds in which the device computed for other requests, by their tier."""
 
     sequence: int
     request_id: str
@@ -67,6 +68,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     itl_s: float | None
     pause_s: float | None
     batch_id: str | None
+    queue_device_s: dict[str, float]
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -189,5 +191,6 @@ def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:
     for row in rows:
         fields = dict(row._mapping)
         own = tags.get(fields.pop("tag_set_id"), {})
+        fields["queue_device_s"] = fields["queue_device_s"] or {}
         found.append(UsageRow(**fields, recomputed=recomputes[row.request_id], tags=own))
     return found

@@ -116,7 +116,8 @@ class LineOutput(msgspec.Struct, frozen=True):
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and made =
     billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`, whose
-    keys are the tiers that caused them. `age_s`: from the request's arrival at the gateway until this ending, by the
+    keys are the tiers that caused them. `queue_device_s`: of `queue_s`, the seconds in which the device computed for
+    other requests, by their tier. `age_s`: from the request's arrival at the gateway until this ending, by the
     gateway's own clock; `ttft_s` is measured from the arrival too. None: unknown, as of a dead gateway;
     `before_hold_s`, of a journal of an earlier version, is the part of it before its hold was requested. `finished_at`
     None: the time of the settlement. `engines`: made_tokens by the epoch of the engine process that made them, the
@@ -142,6 +143,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     age_s: float | None = None
     before_hold_s: float = 0.0
     queue_s: float = 0.0
+    queue_device_s: dict[str, float] = {}
     ttft_s: float = 0.0
     device_s: float = 0.0
     preemptions: int = 0

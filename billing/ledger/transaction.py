@@ -384,6 +384,8 @@ class LedgerTransaction:
         newest = next(reversed(settlement.engines), None)
         row.update(currency=currency, cost_picos=hold.settled_picos, engine_epoch=newest)
         row.update(started_at=started_at, finished_at=finished_at)
+        queue_device_s = settlement.queue_device_s
+        row.update(queue_device_s=msgspec.json.encode(queue_device_s).decode() if queue_device_s else None)
         self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
         self._recompute_rows += [
             (hold.request_id, tier, cost.tokens, cost.device_s) for tier, cost in settlement.recomputed.items()

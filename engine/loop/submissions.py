@@ -84,6 +84,7 @@ def usage_of(sequence: Sequence, queue_s: float) -> EngineUsage:
         recomputed_tokens=sequence.recomputed_tokens,
         recomputed=sequence.recomputed,
         swapped_tokens=sequence.swapped_tokens,
+        queue_device_s=sequence.queue_device_s,
     )
 
 

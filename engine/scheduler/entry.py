@@ -44,6 +44,7 @@ class Entry:
     reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
     pooled: int = 0  # prompt tokens whose hidden states are in `vector`, or that need not be
     vector: NDArray[Any] | None = None  # float32: the sum of the pooled hidden states so far
+    tier_s_before: tuple[float, ...] = ()  # TierSeconds when it arrived
     has_run: bool = field(init=False)  # here, and was preempted; or on another engine (Submit.resumed)
 
     def __post_init__(self) -> None:

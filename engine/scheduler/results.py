@@ -6,11 +6,13 @@ It counts the ids that were made, and the ids that no answer contains. It ends n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 from typing import TYPE_CHECKING, Any
 
 from engine.memory.prefix_cache import PrefixCache
 from engine.protocol.frames import FinishReason
+from engine.protocol.tiers import Tier
 from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
 from engine.step import PENDING_ID, Chunk, Sequence, StepOutcome, StepResult
@@ -25,10 +27,48 @@ MASK_LATE_S = 1.0
 SKIPS_MESSAGE = f"the mask of its grammar was not ready within {MASK_SKIPS_MAX} steps and {MASK_LATE_S:g} s"
 
 
+class TierSeconds:
+    """Seconds that completed steps took of the device, by the tier of the requests in them. The difference over the
+    wait of a request shows which tiers' requests the device computed meanwhile. A step that began before the request
+    arrived, or one in flight when it starts, may count wholly or not at all: the sum is limited to the wait."""
+
+    def __init__(self, tiers: Ordered[Tier]) -> None:
+        self._names = [tier.name for tier in tiers]
+        self._seconds = [0.0] * len(tiers)
+        self._before_step = tuple(self._seconds)  # as it was before the newest completed step
+        self._completed_at = -math.inf
+
+    def note_step(self, entries: Iterable[Entry], parts: Ordered[float], now: float) -> None:
+        """A step is completed; `parts`: the seconds of each entry in it."""
+        self._before_step, self._completed_at = tuple(self._seconds), now
+        for entry, seconds in zip(entries, parts, strict=True):
+            self._seconds[entry.tier] += seconds
+
+    def note_arrival(self, entry: Entry) -> None:
+        """A request is queued. The newest completed step is part of its wait if the request arrived during the step."""
+        arrived_in_step = entry.sequence.arrived_at < self._completed_at
+        entry.tier_s_before = self._before_step if arrived_in_step else tuple(self._seconds)
+
+    def note_wait(self, entry: Entry, now: float) -> None:
+        """A waiting request is about to run, or ends. Without effect if it ran before."""
+        sequence, seconds = entry.sequence, self._seconds
+        if sequence.started_at is not None:
+            return
+        device_s = {
+            name: seconds[rank] - before
+            for rank, (name, before) in enumerate(zip(self._names, entry.tier_s_before, strict=True))
+            if seconds[rank] > before
+        }
+        if device_s:
+            part = min(1.0, max(0.0, now - sequence.arrived_at) / sum(device_s.values()))
+            sequence.queue_device_s = {name: part * own for name, own in device_s.items()}
+
+
 class StepResults:
-    def __init__(self, queues: Ordered[TierQueue], prefix: PrefixCache) -> None:
+    def __init__(self, tiers: Ordered[Tier], queues: Ordered[TierQueue], prefix: PrefixCache) -> None:
         self.tokens_made = 0  # ids drawn, overrun included
         self.tokens_overrun = 0  # ids drawn for requests that had already ended, or for probes
+        self.tier_seconds = TierSeconds(tiers)
         self.overrun_s = 0.0  # device-seconds of overrun: Σ of all steps = Σ of all requests + overrun_s
         self._queues = queues
         self._prefix = prefix
@@ -75,20 +115,19 @@ class StepResults:
         return "length" if index + 1 >= sequence.max_tokens else None
 
     def take_reports(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
-        """Add the chunk's log probabilities to the outcome. The log probabilities of prompt tokens are not reported
-        again when the request is preempted and its prompt recomputed."""
+        """Add the chunk's log probabilities and pooled hidden states to the outcome. The log probabilities of prompt
+        tokens are not reported again when the request is preempted and its prompt recomputed."""
         if index in result.logprobs:
             outcome.logprobs[chunk.sequence] = result.logprobs[index]
         if index in result.prompts:
             outcome.prompts.append((chunk.sequence, result.prompts[index]))
             entry.reported = chunk.reported().stop
+        if (vector := result.vectors.get(index)) is not None:
+            self._take_vector(entry, chunk, vector, outcome)
 
-    def take_vector(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
+    def _take_vector(self, entry: Entry, chunk: Chunk, vector: NDArray[Any], outcome: StepOutcome) -> None:
         """Add the chunk's pooled hidden states to the request's. With the last token, the vector is whole and is added
         to the outcome. A token that was pooled is not pooled again when the request is preempted."""
-        vector = result.vectors.get(index)
-        if vector is None:
-            return
         entry.vector = vector if entry.vector is None else entry.vector + vector
         entry.pooled = chunk.pooled().stop
         if entry.pooled == len(chunk.sequence.prompt_ids):

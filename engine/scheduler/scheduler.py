@@ -120,7 +120,7 @@ class Scheduler:
             weights, len(tiers), self.served.live, clock, self._capacity.evacuate_model,
             residence_s=weights_residence_s, eviction_value=eviction_value,
         )  # fmt: skip
-        self.results = StepResults(self._queues, self.prefix)
+        self.results = StepResults(self.tiers, self._queues, self.prefix)
         self.probes = TokenProbes(
             self.served, self.weight_residency, arena, self.results, self._turns, clock, probe_after_s
         )
@@ -192,15 +192,14 @@ class Scheduler:
         leaves no state."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
-        refusal = self.admission.refusal(sequence)
-        if refusal:
+        if refusal := self.admission.refusal(sequence):
             return refusal
         self._arrivals += 1
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
-        if not entry.has_run:
-            self._displace_for(entry)
+        self._displace_for(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self.served.note_arrival(entry)
+        self.results.tier_seconds.note_arrival(entry)
         try:
             self.weight_residency.note_request(sequence.model, entry.tier)
             self._queues[entry.tier].add_entry(entry)
@@ -280,6 +279,7 @@ class Scheduler:
         self.cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self.cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
+        self.results.tier_seconds.note_step(plan.chunks, parts, now)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
             good, skipped = index not in errors, index in skips
@@ -295,10 +295,8 @@ class Scheduler:
                     self.results.count_lost_id(chunk)
                     self._fault(entry, error)
                     continue
-                if result.logprobs or result.prompts:
+                if result.logprobs or result.prompts or result.vectors:
                     self.results.take_reports(entry, index, chunk, result, outcome)
-                if result.vectors:
-                    self.results.take_vector(entry, index, chunk, result, outcome)
             if entry.aborting:
                 outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:
@@ -423,6 +421,7 @@ class Scheduler:
         now = self._clock()
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
+                self.results.tier_seconds.note_wait(entry, now)
                 entry.sequence.started_at = now
         self._in_flight.append(plan)
         return plan.to_step(self._turns.steps)
@@ -460,9 +459,9 @@ class Scheduler:
     # ---- results and endings
 
     def _displace_for(self, entry: Entry) -> None:
-        """If the tier's queue is full, refuse the newest request of its largest share: admission found this request."""
+        """If a new request finds its tier's queue full, refuse the newest request of the queue's largest share."""
         queue = self._queues[entry.tier]
-        if len(queue) < self.tiers[entry.tier].queue_max:
+        if entry.has_run or len(queue) < self.tiers[entry.tier].queue_max:
             return
         displaced = queue.displaced_by(entry.sequence.share)
         assert displaced is not None
@@ -494,6 +493,7 @@ class Scheduler:
             self._queues[entry.tier].remove_ended(entry)
             self.residency.remove_waiting(sequence.adapter, entry.tier)
             self.swap.release_slots(entry)
+            self.results.tier_seconds.note_wait(entry, self._clock())
         del self._entries[sequence.gateway, sequence.handle]
         self.served.note_ending(entry)
         self._planner.forget_entry(entry)

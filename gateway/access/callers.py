@@ -24,7 +24,7 @@ from gateway.config.allowance import Allowance
 from gateway.config.networks import Network, parse_networks
 from gateway.config.settings import split_version
 from gateway.errors import InvalidApiKey, Overloaded
-from gateway.limits.overrides import NAMES
+from gateway.limits.overrides import RATES
 from gateway.limits.rates import Scope, Subject
 from gateway.tables import keys, people, rate_limits
 
@@ -286,8 +286,8 @@ def _load(
             tenants.c.store_responses_s,
             tenants.c.allowed_ips.label("tenant_ips"),
             projects.c.default_max_tokens.label("project_default"),
-            *(_OF_KEY.c[name].label(f"key_{name}") for name in NAMES),
-            *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in NAMES),
+            *(_OF_KEY.c[name].label(f"key_{name}") for name in RATES),
+            *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in RATES),
         )
         .select_from(
             keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id)
@@ -330,7 +330,7 @@ def _load(
 
 def _subjects(row: sa.Row[Any], defaults: Mapping[Scope, Allowance]) -> tuple[Subject, ...]:
     def subject(scope: Scope, id_: str) -> Subject:
-        own = [getattr(row, f"{scope}_{name}") for name in NAMES]
+        own = [getattr(row, f"{scope}_{name}") for name in RATES]
         default = msgspec.structs.astuple(defaults[scope])
         limits = [fallback if limit is None else limit for limit, fallback in zip(own, default, strict=True)]
         return Subject(scope, id_, row.tenant_id or row.first_key_id or row.id, Allowance(*limits))

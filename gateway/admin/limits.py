@@ -1,4 +1,4 @@
-"""Setting and removing the rate limits of single tenants and keys."""
+"""Setting and removing the rate limits of single tenants and keys, and the quotas of tenants."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ class LimitWrites:
         return self._writes.record(connection, "limits.remove", before, overrides.remove(connection, limits_id))
 
     def _check_operator(self) -> None:
-        self._writes.check_operator("a tenant's own rate limits")
+        self._writes.check_operator("a tenant's own limits")

@@ -28,6 +28,7 @@ from gateway.batches.rows import (
     count_outputs,
     enqueued_tokens,
     tokens_exceeded,
+    tokens_quota,
 )
 from gateway.batches.validation import BatchError, ValidLine
 from gateway.files.contents import WrittenFile
@@ -211,12 +212,13 @@ def insert_lines(
 def begin_run(
     connection: sa.Connection, row: BatchRow, epoch: int, key: TextKey, lines: int, tokens: int, tokens_max: int
 ) -> BatchError | None:
-    """End the validation. Returns the error of a batch with which its tenant would have more than `tokens_max` enqueued
-    tokens; then nothing is changed."""
+    """End the validation. Returns the error of a batch with which its tenant would have too many enqueued tokens; then
+    nothing is changed. `tokens_max`: the limit of a tenant without one of its own."""
     lock_lease(connection, row.id, epoch)
     lock_quota(connection, key)  # one batch of the tenant at a time
-    if enqueued_tokens(connection, row.tenant_id, beside=row.id) + tokens > tokens_max:
-        return BatchError("token_limit_exceeded", tokens_exceeded(tokens_max))
+    quota = tokens_quota(connection, row.tenant_id, tokens_max)
+    if enqueued_tokens(connection, row.tenant_id, beside=row.id) + tokens > quota.value:
+        return BatchError("token_limit_exceeded", tokens_exceeded(quota))
     values = {"lines": lines, "enqueued_tokens": tokens}
     connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values))
     started = sa.update(batches).where(batches.c.id == row.id, batches.c.status == "validating")

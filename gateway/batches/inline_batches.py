@@ -27,8 +27,8 @@ from gateway.config.file import Config
 from gateway.files.files import Files
 from gateway.files.rows import (
     UPLOAD_PURPOSE,
+    BytesLeft,
     NewFile,
-    bytes_exceeded,
     bytes_left,
     insert_file,
     lock_quota,
@@ -93,12 +93,14 @@ class InlineBatches:
             if (earlier := rows.earlier_call(connection, new, now)) is not None:
                 return earlier
             rows.check_unended(connection, tenant_id, self._section)
-            if written.size > bytes_left(connection, self._files.section, tenant_id):
-                raise bytes_exceeded(self._files.section)
-            tokens, tokens_max = scanner.enqueued_tokens, self._section.tenant_enqueued_tokens_max
-            if rows.enqueued_tokens(connection, tenant_id) + tokens > tokens_max:
+            bytes_now = bytes_left(connection, self._files.section, tenant_id)
+            if written.size > bytes_now.count:
+                raise bytes_now.exceeded()
+            tokens = scanner.enqueued_tokens
+            quota = rows.tokens_quota(connection, tenant_id, self._section.tenant_enqueued_tokens_max)
+            if rows.enqueued_tokens(connection, tenant_id) + tokens > quota.value:
                 raise errors.QuotaExceeded(
-                    rows.tokens_exceeded(tokens_max), errors.ReachedLimit("tenant_enqueued_tokens", tokens_max)
+                    rows.tokens_exceeded(quota), errors.ReachedLimit("tenant_enqueued_tokens", quota.value)
                 )
             insert_file(connection, file, key, written, inline=True)
             state = {"status": "in_progress", "lines": scanner.requests, "enqueued_tokens": tokens}
@@ -125,9 +127,9 @@ class InlineBatches:
             await self._files.remove_content(file_id)
         return row
 
-    async def _lines(self, parts: AsyncIterator[bytes], scanner: LineScanner, left: int) -> AsyncIterator[bytes]:
+    async def _lines(self, parts: AsyncIterator[bytes], scanner: LineScanner, left: BytesLeft) -> AsyncIterator[bytes]:
         """The lines of the input file, at most `left` bytes, which `scanner` has checked."""
-        splitter = RequestSplitter(self._request_bytes_max)
+        splitter, size = RequestSplitter(self._request_bytes_max), 0
 
         def split(part: bytes) -> bytes:
             lines = splitter.split_part(part)
@@ -137,9 +139,9 @@ class InlineBatches:
         async for part in parts:
             lines = await asyncio.to_thread(split, part)
             _check_errors(scanner)
-            left -= len(lines)
-            if left < 0:
-                raise bytes_exceeded(self._files.section)
+            size += len(lines)
+            if size > left.count:
+                raise left.exceeded()
             if lines:
                 yield lines
         splitter.finish_body()

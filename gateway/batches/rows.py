@@ -17,6 +17,7 @@ from gateway.batch_tables import batches
 from gateway.config.batches_settings import BatchesSection
 from gateway.file_tables import files
 from gateway.files.rows import UPLOAD_PURPOSE, begin_use, hide_files, lock_tenant_key
+from gateway.limits.quotas import Quota, quota_of
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 IDEMPOTENCY_S = 24 * 3600  # for which the creation with an Idempotency-Key is replayed
@@ -113,11 +114,13 @@ def check_unended(connection: sa.Connection, tenant_id: str, section: BatchesSec
     """Raises QuotaExceeded for a tenant that may have no further batch now. The count is exact under the lock of
     `lock_tenant_key`."""
     unended = sa.select(sa.func.count()).where(batches.c.tenant_id == tenant_id, batches.c.ended_at.is_(None))
-    if connection.execute(unended).scalar_one() >= section.tenant_batches_max:
+    count = connection.execute(unended).scalar_one()
+    quota = quota_of(connection, tenant_id, "batches", section.tenant_batches_max, "batches.tenant_batches_max")
+    if count >= quota.value:
         raise errors.QuotaExceeded(
-            f"The tenant has {section.tenant_batches_max} batches that have not ended, the limit "
-            "(batches.tenant_batches_max). Wait for their end, or cancel some.",
-            errors.ReachedLimit("tenant_batches", section.tenant_batches_max),
+            f"The tenant has {count} batches that have not ended; the limit is {quota.value} ({quota.source}). Wait "
+            "for their end, or cancel some.",
+            errors.ReachedLimit("tenant_batches", quota.value),
         )
 
 
@@ -153,11 +156,16 @@ def enqueued_tokens(connection: sa.Connection, tenant_id: str, beside: str = "")
     return int(connection.execute(query).scalar_one())
 
 
-def tokens_exceeded(tokens_max: int) -> str:
+def tokens_quota(connection: sa.Connection, tenant_id: str, configured: int) -> Quota:
+    """The enqueued tokens that a tenant may have. `configured`: of laneway.toml."""
+    return quota_of(connection, tenant_id, "enqueued_tokens", configured, "batches.tenant_enqueued_tokens_max")
+
+
+def tokens_exceeded(quota: Quota) -> str:
     """Why a tenant's batch is refused with which it would have too many enqueued tokens."""
     return (
-        f"With this batch the tenant would have over {tokens_max} enqueued tokens (estimated by the bytes of the "
-        "bodies), the limit (batches.tenant_enqueued_tokens_max). Create it again once other batches have ended."
+        f"With this batch the tenant would have over {quota.value} enqueued tokens (estimated by the bytes of the "
+        f"bodies), the limit ({quota.source}). Create it again once other batches have ended."
     )
 
 

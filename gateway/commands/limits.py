@@ -1,4 +1,4 @@
-"""`laneway limits set|list|remove`: rate limits of single tenants and keys."""
+"""`laneway limits set|list|remove`: rate limits of single tenants and keys, and quotas of tenants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.commands.console import Console, fail, json_option, pass_console, s
 from gateway.commands.database import read, write
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
-from gateway.limits.overrides import NAMES, LimitsChange, OwnLimits
+from gateway.limits.overrides import MAXIMA, NAMES, LimitsChange, OwnLimits
 from gateway.views.names import names_of
 
 Count = click.IntRange(1, LIMIT_MAX)
@@ -21,8 +21,8 @@ Count = click.IntRange(1, LIMIT_MAX)
 
 @click.group("limits")
 def limits_group() -> None:
-    """Rate limits of single tenants and keys: requests and tokens a minute, concurrent requests. The others have the
-    limits of laneway.toml."""
+    """Rate limits of single tenants and keys: requests and tokens a minute, concurrent requests; and quotas of a
+    tenant's files and batches. The others have the limits of laneway.toml."""
 
 
 @limits_group.command("set")
@@ -31,21 +31,20 @@ def limits_group() -> None:
 @click.option("--requests-per-minute", type=Count)
 @click.option("--tokens-per-minute", type=Count)
 @click.option("--concurrency", type=Count, help="Concurrent requests.")
+@click.option("--files", type=Count, help="Files of /v1/files. Of a tenant only.")
+@click.option("--file-bytes", type=click.IntRange(1, MAXIMA["file_bytes"]), help="Of all its files. Of a tenant only.")
+@click.option("--batches", type=Count, help="Batches that have not ended. Of a tenant only.")
+@click.option(
+    "--enqueued-tokens",
+    type=click.IntRange(1, MAXIMA["enqueued_tokens"]),
+    help="Of its batches that have not ended, estimated as 4 bytes of their bodies each. Of a tenant only.",
+)
 @json_option
 @pass_console
-def set_command(
-    console: Console,
-    tenant: str,
-    key_id: str | None,
-    requests_per_minute: int | None,
-    tokens_per_minute: int | None,
-    concurrency: int | None,
-    as_json: bool,
-) -> None:
+def set_command(console: Console, /, tenant: str, key_id: str | None, as_json: bool, **limits: int | None) -> None:
     """Limit TENANT (a slug or an id) over all its keys, or one of its keys. A limit that is not given does not
     change."""
-    given = zip(NAMES, (requests_per_minute, tokens_per_minute, concurrency), strict=True)
-    change = LimitsChange(**{name: value for name, value in given if value is not None})
+    change = LimitsChange(**{name: value for name, value in limits.items() if value is not None})
     if change == LimitsChange():
         fail("no limit was given; see: laneway limits set --help")
     own = write(

@@ -19,15 +19,16 @@ from billing.clock import SECOND, database_now
 from billing.ledger import leases
 from billing.proofs import reconcile
 from gateway.admin.writes import tenant_of
-from gateway.commands.console import Console, json_option, pass_console, show_json, show_row, show_rows
+from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read
+from gateway.commands.request_facts import show_request
 from gateway.generation import first_tokens
 from gateway.generation.endings import Outcome
 from gateway.tables import problems
 from gateway.views import request_errors
 from gateway.views.names import names_of
 from gateway.views.request_errors import RequestQuery
-from gateway.views.requests import RequestView, WholeRequestView, whole_request
+from gateway.views.requests import RequestView
 from gateway.views.tiers import WINDOWS_S, TierView, tier_view
 
 REQUEST_COLUMNS = (
@@ -79,9 +80,10 @@ def requests_command(
     **of: Any,
 ) -> None:
     """Running requests, then ended ones, newest first; refused and failed ones too. With REQUEST_ID (as in the header
-    x-request-id) every field of one request. Prompts and answers are not stored."""
+    x-request-id) one request: its error or its cost and prices, its time in phases, and whether it met its targets.
+    Prompts and answers are not stored."""
     if request_id is not None:
-        _show_request(console, request_id, as_json)
+        show_request(console, request_id, as_json=as_json)
         return
 
     def query(connection: sa.Connection) -> tuple[list[RequestView], dict[str | None, str]]:
@@ -113,25 +115,6 @@ def _shown(view: dict[str, Any], names: dict[str | None, str]) -> dict[str, Any]
         "cost": None if view["cost_picos"] is None else format_picos(view["cost_picos"], view["currency"]),
         **{name: None if view[name] is None else f"{view[name]:.3f}" for name in ("ttft_s", "duration_s")},
     }
-
-
-def _show_request(console: Console, request_id: str, as_json: bool) -> None:
-    def query(connection: sa.Connection) -> tuple[WholeRequestView, dict[str | None, str]]:
-        tiers = {tier.name: tier for tier in console.config.tiers}
-        view = whole_request(connection, request_id, tiers)
-        return view, names_of(connection, [view.tenant_id, view.project_id, view.key_id, view.adapter])
-
-    view, names = read(console, query)
-    if as_json:
-        show_json(msgspec.to_builtins(view))
-        return
-    row = {name: value for name, value in msgspec.to_builtins(view).items() if not isinstance(value, dict | list)}
-    shown = _shown(row, names) | {"project": None if view.project_id is None else names[view.project_id]}
-    order = ("request_id", "status", "ending", "tenant", "project", "key", "model", "tier", "cost")
-    rest = [name for name in row if name not in (*order, *shown, "tenant_id", "project_id", "key_id", "adapter")]
-    merged = row | shown
-    left_out = ("cost_picos", "currency", "started_at")
-    show_row({name: merged[name] for name in (*order, *rest) if name not in left_out}, as_json=False)
 
 
 @click.command("usage")

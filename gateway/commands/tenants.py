@@ -1,4 +1,5 @@
-"""`laneway tenants list|create|set|suspend|resume|export|erase` and `laneway projects list|create|set`."""
+"""`laneway tenants list|create|set|suspend|resume|archive|restore|export|erase` and `laneway projects
+list|create|set|archive|restore`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from adapters.files.store import AdapterStore
 from billing.accounts import tenants
 from gateway.admin.erasure_file import ErasuresUnreadable
 from gateway.admin.writes import project_of, tenant_of
-from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.console import (
+    Command,
+    Console,
+    ask,
+    fail,
+    json_option,
+    pass_console,
+    show_row,
+    show_rows,
+    yes_option,
+)
 from gateway.commands.database import read, write
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
@@ -51,17 +62,22 @@ def _networks(_context: click.Context, _option: click.Parameter, texts: tuple[st
     return OFF if texts == ("off",) else list(texts) or None
 
 
+def _archived_option(command: Command) -> Command:
+    return click.option("--archived", is_flag=True, help="List the archived ones instead of all others.")(command)
+
+
 @click.group("tenants")
 def tenants_group() -> None:
     """Tenants: customers with their own keys, budgets and invoices."""
 
 
 @tenants_group.command("list")
+@_archived_option
 @json_option
 @pass_console
-def list_command(console: Console, as_json: bool) -> None:
-    """All tenants, by slug."""
-    found = read(console, _all)
+def list_command(console: Console, archived: bool, as_json: bool) -> None:
+    """All tenants that are not archived, by slug."""
+    found = [tenant for tenant in read(console, _all) if (tenant.archived_at is not None) == archived]
     show_rows([msgspec.to_builtins(TenantView.of(tenant)) for tenant in found], COLUMNS, as_json=as_json)
 
 
@@ -192,6 +208,32 @@ def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: 
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
 
 
+@tenants_group.command("archive")
+@click.argument("tenant")
+@yes_option
+@json_option
+@pass_console
+def archive_command(console: Console, tenant: str, yes: bool, as_json: bool) -> None:
+    """Refuse the keys of TENANT (a slug or an id) from now on, and leave it out of lists. Its slug, its books and its
+    open periods remain. `laneway tenants restore` ends it."""
+    administration = console.administration
+    if not yes:
+        ask(f"Archive the tenant {tenant}, and refuse its keys?")
+    archived = write(console, lambda c: administration.tenants.archive(c, tenant_of(c, tenant).id))
+    show_row(msgspec.to_builtins(TenantView.of(archived)), as_json=as_json)
+
+
+@tenants_group.command("restore")
+@click.argument("tenant")
+@json_option
+@pass_console
+def restore_command(console: Console, tenant: str, as_json: bool) -> None:
+    """End the archiving of TENANT (a slug or an id): it is active, and its keys are accepted again."""
+    administration = console.administration
+    restored = write(console, lambda c: administration.tenants.restore(c, tenant_of(c, tenant).id))
+    show_row(msgspec.to_builtins(TenantView.of(restored)), as_json=as_json)
+
+
 @tenants_group.command("export")
 @click.argument("tenant")
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -240,12 +282,14 @@ def projects_group() -> None:
 
 @projects_group.command("list")
 @click.argument("tenant")
+@_archived_option
 @json_option
 @pass_console
-def list_projects_command(console: Console, tenant: str, as_json: bool) -> None:
-    """The projects of TENANT (a slug or an id), by name."""
+def list_projects_command(console: Console, tenant: str, archived: bool, as_json: bool) -> None:
+    """The projects of TENANT (a slug or an id) that are not archived, by name."""
     found = read(console, lambda c: tenants.projects(c, tenant_of(c, tenant).id))
-    rows = [msgspec.to_builtins(ProjectView.of(project)) for project in found]
+    listed = [project for project in found if (project.archived_at is not None) == archived]
+    rows = [msgspec.to_builtins(ProjectView.of(project)) for project in listed]
     show_rows(rows, PROJECT_COLUMNS, as_json=as_json)
 
 
@@ -287,3 +331,39 @@ def set_project_command(console: Console, /, tenant: str, project: str, as_json:
         return administration.projects.update(connection, found.id, **changes)
 
     show_row(msgspec.to_builtins(ProjectView.of(write(console, change))), as_json=as_json)
+
+
+@projects_group.command("archive")
+@click.argument("tenant")
+@click.argument("project")
+@yes_option
+@json_option
+@pass_console
+def archive_project_command(console: Console, tenant: str, project: str, yes: bool, as_json: bool) -> None:
+    """Leave the PROJECT (an id or a name) of TENANT (a slug or an id) out of lists; it takes no new key. A project with
+    a usable key is refused."""
+    administration = console.administration
+    if not yes:
+        ask(f"Archive the project {project} of {tenant}?")
+
+    def archive(connection: sa.Connection) -> tenants.Project:
+        found = project_of(connection, tenant_of(connection, tenant).id, project)
+        return administration.projects.archive(connection, found.id)
+
+    show_row(msgspec.to_builtins(ProjectView.of(write(console, archive))), as_json=as_json)
+
+
+@projects_group.command("restore")
+@click.argument("tenant")
+@click.argument("project")
+@json_option
+@pass_console
+def restore_project_command(console: Console, tenant: str, project: str, as_json: bool) -> None:
+    """End the archiving of the PROJECT (an id or a name) of TENANT (a slug or an id)."""
+    administration = console.administration
+
+    def restore(connection: sa.Connection) -> tenants.Project:
+        found = project_of(connection, tenant_of(connection, tenant).id, project)
+        return administration.projects.restore(connection, found.id)
+
+    show_row(msgspec.to_builtins(ProjectView.of(write(console, restore))), as_json=as_json)

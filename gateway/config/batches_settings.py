@@ -10,6 +10,8 @@ from billing.accounts.tenants import OnBudget
 from engine.protocol.config import ConfigSection as Section
 from gateway.config.allowance import LIMIT_MAX
 
+ENQUEUED_TOKENS_MAX = 2**53  # the largest limit of a tenant's enqueued tokens
+
 
 class BatchesSection(Section, frozen=True, kw_only=True):
     """At which tier the lines of batches run, and limits of batches."""
@@ -18,7 +20,7 @@ class BatchesSection(Section, frozen=True, kw_only=True):
     # Lines that one gateway process runs at once at most; the engines' queues of the tier decide how many it runs.
     outstanding_max: Annotated[int, Meta(ge=1, le=65_536)] = 1024
     # Of a tenant's batches that have not ended, estimated from the bytes of their bodies.
-    tenant_enqueued_tokens_max: Annotated[int, Meta(ge=1, le=2**53)] = 2_000_000_000
+    tenant_enqueued_tokens_max: Annotated[int, Meta(ge=1, le=ENQUEUED_TOKENS_MAX)] = 2_000_000_000
     tenant_batches_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1000  # batches of a tenant that have not ended
     # For lines that a budget does not cover, of tenants without their own setting.
     on_budget: OnBudget = "wait"

@@ -10,6 +10,7 @@ from engine.contents.object_stores import check_url
 from engine.protocol.config import ConfigSection as Section
 from gateway.config.allowance import LIMIT_MAX
 
+TENANT_BYTES_MAX = 2**50  # the largest quota of a tenant's bytes
 EXPIRES_S_MIN, EXPIRES_S_MAX = 3600, 30 * 24 * 3600  # of a file's `expires_after`
 
 
@@ -19,7 +20,7 @@ class FilesSection(Section, frozen=True, kw_only=True):
     store: Annotated[str, Meta(max_length=1024)] = ""  # URL of a folder; empty: <data_dir>/files
     file_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 200 * 1024 * 1024
     tenant_files_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 10_000
-    tenant_bytes_max: Annotated[int, Meta(ge=1024, le=2**50)] = 20 * 1024**3
+    tenant_bytes_max: Annotated[int, Meta(ge=1024, le=TENANT_BYTES_MAX)] = 20 * 1024**3
     expires_s: Annotated[int, Meta(ge=EXPIRES_S_MIN, le=EXPIRES_S_MAX)] = EXPIRES_S_MAX
     uploads_max: Annotated[int, Meta(ge=1, le=1024)] = 8
     uploads_per_tenant_max: Annotated[int, Meta(ge=1, le=1024)] = 4

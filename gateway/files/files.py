@@ -22,9 +22,9 @@ from gateway.files.backends import ContentStoreFailed
 from gateway.files.contents import FileContents, WrittenFile
 from gateway.files.rows import (
     FILE_ID,
+    BytesLeft,
     NewFile,
     StoredFile,
-    bytes_exceeded,
     bytes_left,
     insert_file,
     lock_quota,
@@ -64,7 +64,7 @@ class Files:
         self._keys = keys
         self._metrics = metrics
 
-    async def begin_upload(self, tenant_id: str) -> tuple[TextKey, int]:
+    async def begin_upload(self, tenant_id: str) -> tuple[TextKey, BytesLeft]:
         """The key for a further file of the tenant, and the bytes that its quota leaves. Raises QuotaExceeded,
         DatabaseUnavailable, InternalError."""
         left = await self._database.read(lambda connection: bytes_left(connection, self.section, tenant_id))
@@ -85,8 +85,9 @@ class Files:
         def insert(connection: sa.Connection) -> StoredFile:
             if not lock_quota(connection, key):
                 raise errors.Conflict("The tenant's stored data was deleted during the upload. Upload the file again.")
-            if written.size > bytes_left(connection, self.section, new.tenant_id):
-                raise bytes_exceeded(self.section)
+            left = bytes_left(connection, self.section, new.tenant_id)
+            if written.size > left.count:
+                raise left.exceeded()
             return insert_file(connection, new, key, written)
 
         try:

@@ -15,6 +15,7 @@ from billing.clock import SECOND, database_now
 from gateway import errors
 from gateway.config.files_settings import FilesSection
 from gateway.files.contents import WrittenFile
+from gateway.limits.quotas import Quota, quota_of
 from gateway.stored.texts import TextKey, TextKeys
 from gateway.tables import files, text_keys
 
@@ -191,29 +192,35 @@ def files_of_key(connection: sa.Connection, tenant_id: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def bytes_left(connection: sa.Connection, section: FilesSection, tenant_id: str) -> int:
-    """The bytes that a further file of the tenant may have. Files whose content is not removed yet count. Raises
-    QuotaExceeded."""
+class BytesLeft(msgspec.Struct, frozen=True):
+    """The bytes that a further file of a tenant may have under its quota."""
+
+    count: int
+    quota: Quota
+
+    def exceeded(self) -> errors.QuotaExceeded:
+        """The refusal of a larger file."""
+        return errors.QuotaExceeded(
+            f"The tenant's files would exceed {self.quota.value} bytes ({self.quota.source}). Delete some.",
+            errors.ReachedLimit("tenant_file_bytes", self.quota.value),
+        )
+
+
+def bytes_left(connection: sa.Connection, section: FilesSection, tenant_id: str) -> BytesLeft:
+    """Files whose content is not removed yet count. Raises QuotaExceeded for a tenant that may have no further file."""
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(files.c.bytes), 0))
     count, stored = connection.execute(query.where(files.c.tenant_id == tenant_id)).one()
-    if count >= section.tenant_files_max:
+    files_max = quota_of(connection, tenant_id, "files", section.tenant_files_max, "files.tenant_files_max")
+    if count >= files_max.value:
         raise errors.QuotaExceeded(
-            f"The tenant has {count} files; the limit is {section.tenant_files_max} (files.tenant_files_max). Delete "
-            "some.",
-            errors.ReachedLimit("tenant_files", section.tenant_files_max),
+            f"The tenant has {count} files; the limit is {files_max.value} ({files_max.source}). Delete some.",
+            errors.ReachedLimit("tenant_files", files_max.value),
         )
-    left = section.tenant_bytes_max - int(stored)
-    if left <= 0:
-        raise bytes_exceeded(section)
+    bytes_max = quota_of(connection, tenant_id, "file_bytes", section.tenant_bytes_max, "files.tenant_bytes_max")
+    left = BytesLeft(bytes_max.value - int(stored), bytes_max)
+    if left.count <= 0:
+        raise left.exceeded()
     return left
-
-
-def bytes_exceeded(section: FilesSection) -> errors.QuotaExceeded:
-    """The refusal of a file that exceeds its tenant's bytes."""
-    return errors.QuotaExceeded(
-        f"The tenant's files would exceed {section.tenant_bytes_max} bytes (files.tenant_bytes_max). Delete some.",
-        errors.ReachedLimit("tenant_file_bytes", section.tenant_bytes_max),
-    )
 
 
 def stored_file(row: sa.Row[Any]) -> StoredFile:

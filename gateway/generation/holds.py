@@ -161,6 +161,7 @@ def _settlement(request: InFlight, outcome: Outcome, output: LineOutput | None =
         discard_reason=None if outcome.discard_reason is None else outcome.discard_reason.value,
         age_s=request.line.age_s(),
         queue_s=usage.queue_s,
+        queue_device_s=_rounded(usage.queue_device_s),
         ttft_s=record.ttft_s or 0.0,
         device_s=usage.device_s,
         preemptions=usage.preemptions,
@@ -182,6 +183,11 @@ def _settlement(request: InFlight, outcome: Outcome, output: LineOutput | None =
         batch_id=None if request.line_run is None else request.line_run.batch_id,
         output=output,
     )
+
+
+def _rounded(device_s: dict[str, float]) -> dict[str, float]:
+    """Seconds by tier in whole microseconds, without tiers that round to 0."""
+    return {tier: rounded for tier, seconds in device_s.items() if (rounded := round(seconds, 6)) > 0}
 
 
 def _recorded(asked: str | None) -> str | None:

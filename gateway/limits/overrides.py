@@ -1,4 +1,5 @@
-"""The rate limits set for single keys and tenants, as functions over a database connection.
+"""The rate limits set for single keys and tenants, and the quotas of tenants' files and batches, as functions over a
+database connection.
 
 A key or tenant without such limits has the limits of the configuration. Every change raises the revision, so that
 running gateways reload the limits.
@@ -17,16 +18,24 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.revision import Change
 from gateway.config.allowance import LIMIT_MAX
+from gateway.config.batches_settings import ENQUEUED_TOKENS_MAX
+from gateway.config.files_settings import TENANT_BYTES_MAX
+from gateway.limits.quotas import QuotaName
 from gateway.limits.rates import Scope
 from gateway.tables import keys, rate_limits
 
-NAMES = ("requests_per_minute", "tokens_per_minute", "concurrency")
+RATES = ("requests_per_minute", "tokens_per_minute", "concurrency")
+QUOTAS: tuple[QuotaName, ...] = ("files", "file_bytes", "batches", "enqueued_tokens")
+NAMES = (*RATES, *QUOTAS)
+MAXIMA = dict.fromkeys(NAMES, LIMIT_MAX) | {"file_bytes": TENANT_BYTES_MAX, "enqueued_tokens": ENQUEUED_TOKENS_MAX}
 LIST_MAX = 1000
 
 
 class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the key or tenant `subject_id`. Null: the configuration's limit applies. A key and the keys rotated
-    from it share their limits: `subject_id` is the newest of them."""
+    from it share their limits: `subject_id` is the newest of them. Only a tenant has quotas: `files` and `file_bytes`
+    of all its files, `batches` that have not ended, and `enqueued_tokens` of these batches, which are estimated from
+    the bytes of their bodies. A quota that is below the present use refuses only further files and batches."""
 
     id: str
     scope: Scope
@@ -35,6 +44,10 @@ class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None
     tokens_per_minute: int | None
     concurrency: int | None
+    files: int | None
+    file_bytes: int | None
+    batches: int | None
+    enqueued_tokens: int | None
 
 
 class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +56,10 @@ class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | UnsetType | None = UNSET
     tokens_per_minute: int | UnsetType | None = UNSET
     concurrency: int | UnsetType | None = UNSET
+    files: int | UnsetType | None = UNSET
+    file_bytes: int | UnsetType | None = UNSET
+    batches: int | UnsetType | None = UNSET
+    enqueued_tokens: int | UnsetType | None = UNSET
 
 
 def get(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
@@ -68,8 +85,10 @@ def change(
     """Change the limits of a key or tenant and return them. Raises InvalidValue."""
     given = {name: value for name in NAMES if (value := getattr(change, name)) is not UNSET}
     for name, value in given.items():
-        if value is not None and not 1 <= value <= LIMIT_MAX:
-            raise InvalidValue(f"is {value}; it must be 1 to {LIMIT_MAX}", name)
+        if value is not None and not 1 <= value <= MAXIMA[name]:
+            raise InvalidValue(f"is {value}; it must be 1 to {MAXIMA[name]}", name)
+        if value is not None and scope == "key" and name in QUOTAS:
+            raise InvalidValue("is a quota of a tenant; a key has none", name)
     unset: dict[str, int | None] = dict.fromkeys(NAMES)
     before = of_subject(connection, subject_id) or OwnLimits(
         id=new_id("lim"), scope=scope, subject_id=subject_id, tenant_id=tenant_id, **unset

@@ -18,7 +18,7 @@ from gateway.config.files_settings import EXPIRES_S_MAX, EXPIRES_S_MIN
 from gateway.files.backends import ContentStoreFailed
 from gateway.files.contents import WrittenFile
 from gateway.files.files import Files
-from gateway.files.rows import FILENAME_CHARS_MAX, UPLOAD_PURPOSE, NewFile, StoredFile, bytes_exceeded, new_file_id
+from gateway.files.rows import FILENAME_CHARS_MAX, UPLOAD_PURPOSE, NewFile, StoredFile, new_file_id
 from gateway.http.form import Form
 from gateway.uploads.abortable import AbortableUpload, announced_bytes
 
@@ -84,11 +84,11 @@ class FileUploads:
         key, left = await self._files.begin_upload(tenant_id)
         file_id, filename = new_file_id(), DEFAULT_NAME
         too_large: errors.ApiError = _too_large(self._section.file_bytes_max)
-        if left < self._section.file_bytes_max:
-            too_large = bytes_exceeded(self._section)
+        if left.count < self._section.file_bytes_max:
+            too_large = left.exceeded()
         received = _ReceivedFile(
             lambda parts: self._files.contents.write(key, file_id, parts),
-            min(left, self._section.file_bytes_max),
+            min(left.count, self._section.file_bytes_max),
             too_large,
         )
 

@@ -21,6 +21,13 @@ class PhaseView(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class QueueCause(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the queue in which the device computed for requests of the tier `tier`."""
+
+    tier: str
+    device_s: float
+
+
 class PreemptionCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of preemptions by requests of the tier `by`: recomputed tokens, and their part of the steps' seconds."""
 
@@ -44,11 +51,14 @@ class VerdictView(msgspec.Struct, frozen=True, kw_only=True):
 class SlownessView(msgspec.Struct, frozen=True, kw_only=True):
     """`phases`: without a gap, from the arrival to the end. `weights_s`: when the request was submitted, its model's
     weights were predicted to be resident after this; 0: they were, null: unknown. This wait is part of the queue.
-    `verdict` null: a line of a batch, which has no targets; or its tier is not configured any more, and its own targets
-    are unknown."""
+    `queued_behind`: the tiers for which the device computed while the request was in the queue, the longest first; in
+    the rest of the queue it computed for none, as while weights are loaded. Empty also for a request of an earlier
+    version. `verdict` null: a line of a batch, which has no targets; or its tier is not configured any more, and its
+    own targets are unknown."""
 
     phases: list[PhaseView]
     weights_s: float | None
+    queued_behind: list[QueueCause]
     preemptions: int
     preempted_by: list[PreemptionCost]
     verdict: VerdictView | None
@@ -59,6 +69,10 @@ def slowness(row: UsageRow, tier: TierSection | None) -> SlownessView:
     return SlownessView(
         phases=_phases(row),
         weights_s=row.weights_s,
+        queued_behind=[
+            QueueCause(tier=name, device_s=device_s)
+            for name, device_s in sorted(row.queue_device_s.items(), key=lambda item: (-item[1], item[0]))
+        ],
         preemptions=row.preemptions,
         preempted_by=[
             PreemptionCost(by=by, recomputed_tokens=cost.tokens, device_s=cost.device_s)

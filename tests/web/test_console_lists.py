@@ -75,7 +75,7 @@ def test_the_numbers_of_configured_limits_are_shown(console: Console, open_page:
     console.api("POST", "/v1/admin/limits", json={"tenant": "hooli", "concurrency": 77}).raise_for_status()
     page = open_page("/admin/budgets?tab=limits")
     configured = console.stack.config.tenant_limits
-    row = page.get_by_role("table", name="Rate limits").get_by_role("row", name=re.compile("hooli"))
+    row = page.get_by_role("table", name="Limits").get_by_role("row", name=re.compile("hooli"))
     row.get_by_text(f"{configured.requests_per_minute:,} (default)").wait_for()
     assert row.get_by_text("77", exact=True).is_visible()
     page.get_by_text(f"a key has {console.stack.config.limits.requests_per_minute:,} requests").wait_for()

@@ -152,6 +152,19 @@ def test_the_page_of_a_request_says_whether_its_targets_were_met(
     assert len(page.locator(".timings > svg rect").all()) == len(one["slowness"]["phases"])
 
 
+def test_the_page_of_a_request_names_the_tiers_before_it_in_the_queue(
+    console: Console, open_page: Callable[..., Page]
+) -> None:
+    rows = console.api("GET", "/v1/admin/requests?tier=batch&status=settled&limit=50").json()["data"]
+    found = (console.api("GET", f"/v1/admin/requests/{row['request_id']}").json() for row in rows)
+    one = next(one for one in found if one["slowness"]["queued_behind"])
+    assert [cause["tier"] for cause in one["slowness"]["queued_behind"]] == ["premium"]
+    page = open_page(f"/admin/requests/{one['request_id']}")
+    queue = page.locator(".timings li", has_text="in the queue")
+    expect(queue).to_contain_text(re.compile(r"in the queue\s*, behind premium [0-9.,]+ m?s$"))
+    assert serious_faults(page) == []
+
+
 def test_the_page_of_a_request_shows_its_trace(console: Console, open_page: Callable[..., Page]) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     headers = console.stack.headers("hooli") | {"traceparent": f"00-{trace_id}-b7ad6b7169203331-00"}

@@ -1911,13 +1911,14 @@ export interface paths {
         };
         /**
          * ListLimits
-         * @description Tenants and keys with rate limits of their own, of all tenants or of one.
+         * @description Tenants and keys with limits of their own, of all tenants or of one.
          */
         get: operations["AdminListLimits"];
         put?: never;
         /**
          * SetLimits
-         * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
+         * @description Set the rate limits of a tenant or a key, and the quotas of a tenant. Every gateway applies rate limits
+         *     within a second, and quotas at once.
          */
         post: operations["AdminSetLimits"];
         delete?: never;
@@ -1935,7 +1936,7 @@ export interface paths {
         };
         /**
          * DefaultLimits
-         * @description The configured rate limits, which apply where no limit is set.
+         * @description The configured limits, which apply where no limit is set.
          */
         get: operations["AdminGetDefaultLimits"];
         put?: never;
@@ -1955,7 +1956,7 @@ export interface paths {
         };
         /**
          * GetLimits
-         * @description The rate limits of one tenant or key, by their id.
+         * @description The limits of one tenant or key, by their id.
          */
         get: operations["AdminGetLimits"];
         put?: never;
@@ -5204,6 +5205,7 @@ export interface components {
         /** DefaultLimits */
         DefaultLimits: {
             key: components["schemas"]["AllowanceView"];
+            quotas: components["schemas"]["QuotasView"];
             tenant: components["schemas"]["AllowanceView"];
         };
         /** DeletedConversation */
@@ -5990,7 +5992,11 @@ export interface components {
          *     }
          */
         LimitsSetting: {
+            batches?: number | null;
             concurrency?: number | null;
+            enqueued_tokens?: number | null;
+            file_bytes?: number | null;
+            files?: number | null;
             key_id?: string | null;
             requests_per_minute?: number | null;
             tenant: string;
@@ -6880,7 +6886,11 @@ export interface components {
         };
         /** OwnLimits */
         OwnLimits: {
+            batches: number | null;
             concurrency: number | null;
+            enqueued_tokens: number | null;
+            file_bytes: number | null;
+            files: number | null;
             id: string;
             requests_per_minute: number | null;
             /** @enum {string} */
@@ -7382,6 +7392,18 @@ export interface components {
             layer_error_max: number;
             mean_kl_max: number;
             top1_min: number;
+        };
+        /** QueueCause */
+        QueueCause: {
+            device_s: number;
+            tier: string;
+        };
+        /** QuotasView */
+        QuotasView: {
+            batches: number;
+            enqueued_tokens: number;
+            file_bytes: number;
+            files: number;
         };
         /**
          * RankedDocument
@@ -8063,6 +8085,7 @@ export interface components {
             phases: components["schemas"]["PhaseView"][];
             preempted_by: components["schemas"]["PreemptionCost"][];
             preemptions: number;
+            queued_behind: components["schemas"]["QueueCause"][];
             verdict: components["schemas"]["VerdictView"] | null;
             weights_s: number | null;
         };
@@ -8692,6 +8715,9 @@ export interface components {
             price_version_id: string;
             project_id: string | null;
             prompt_tokens: number;
+            queue_device_s: {
+                [key: string]: number;
+            };
             queue_s: number;
             recomputed: {
                 [key: string]: components["schemas"]["Recompute"];

@@ -54,7 +54,7 @@ const PLACES: readonly {
     needs: "billing:write",
   },
   { name: "Drain an engine", note: "Action", to: "/engines", needs: "engine:write" },
-  { name: "Rate limits", note: "Budgets and limits", to: "/budgets", query: { tab: "limits" }, needs: "limits:read" },
+  { name: "Limits", note: "Budgets and limits", to: "/budgets", query: { tab: "limits" }, needs: "limits:read" },
   { name: "Alerts", note: "Budgets and limits", to: "/budgets", query: { tab: "alerts" }, needs: "alerts:read" },
   { name: "Webhooks", note: "Budgets and limits", to: "/budgets", query: { tab: "webhooks" }, needs: "alerts:read" },
   { name: "Keys that expire soon", note: "Keys", to: "/keys", query: { status: "expiring" }, needs: "keys:read" },

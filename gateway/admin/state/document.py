@@ -16,6 +16,8 @@ from billing.accounts.prices import PICOS_MAX
 from billing.clock import Period
 from billing.errors import InvalidValue
 from gateway.config.allowance import LIMIT_MAX
+from gateway.config.batches_settings import ENQUEUED_TOKENS_MAX
+from gateway.config.files_settings import TENANT_BYTES_MAX
 from gateway.config.settings import TargetSection
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -43,11 +45,15 @@ class WantedBudget(_Part, frozen=True, kw_only=True):
 
 
 class WantedLimits(_Part, frozen=True, kw_only=True):
-    """Rate limits; null: the limits of laneway.toml."""
+    """Rate limits, and of a tenant also quotas; null: the limits of laneway.toml."""
 
     requests_per_minute: Count | UnsetType | None = UNSET
     tokens_per_minute: Count | UnsetType | None = UNSET
     concurrency: Count | UnsetType | None = UNSET
+    files: Count | UnsetType | None = UNSET
+    file_bytes: Annotated[int, Meta(ge=1, le=TENANT_BYTES_MAX)] | UnsetType | None = UNSET
+    batches: Count | UnsetType | None = UNSET
+    enqueued_tokens: Annotated[int, Meta(ge=1, le=ENQUEUED_TOKENS_MAX)] | UnsetType | None = UNSET
 
 
 class WantedProject(_Part, frozen=True, kw_only=True):

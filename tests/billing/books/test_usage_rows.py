@@ -89,6 +89,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
         ("batch", 2.0, {"premium": Recompute(10, 0.5)}, 0),
         ("premium", 4.0, {}, 0),
     ]
+    waits = {"batch": {"premium": 0.5, "standard": 0.000001}}
     for tier, device_s, recomputed, swapped in costs:
         request = books.request(tier=tier)
         await ledger.hold(request)
@@ -99,6 +100,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
             recomputed_tokens=sum(cost.tokens for cost in recomputed.values()),
             recomputed=recomputed,
             swapped_tokens=swapped,
+            queue_device_s=waits.get(tier, {}),
         )
         first = await ledger.settle(settled)
         assert await ledger.settle(settled) == first  # and nothing is written twice
@@ -106,6 +108,9 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     rows = books.database.read_sync(lambda connection: usage.page(connection, which))
     assert [(row.device_s, row.recomputed, row.swapped_tokens) for row in rows] == [cost[1:] for cost in costs[:2]]
     assert books.database.read_sync(lambda connection: usage.get(connection, rows[0].request_id)) == rows[0]
+    assert [row.queue_device_s for row in rows] == [waits["batch"]] * 2
+    [premium] = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(tier="premium")))
+    assert premium.queue_device_s == {}
     totals = books.database.read_sync(lambda connection: usage.totals(connection, which))
     assert (totals.device_s, totals.preemptions, totals.swapped_tokens) == (3.0, 3, 7)
     assert totals.recomputed == {"premium": Recompute(40, 0.75), "standard": Recompute(5, 0.125)}

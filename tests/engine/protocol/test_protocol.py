@@ -73,6 +73,7 @@ def test_frames_survive_any_cut(frames: list[ToEngine], cuts: list[int]) -> None
         Tokens(7, [1, 2], [3, 4]),
         Tokens(7, [1, 2], [3, 4], cached={2: 96}),
         Finished(1, "stop", EngineUsage(3, 1, 2, 0.5, 0.6, 0.1, 1, 4)),
+        Finished(1, "stop", EngineUsage(3, queue_s=0.5, queue_device_s={"premium": 0.4})),
         Refused(2, "queue_full", "no", 1.5),
     ],
     ids=lambda frame: type(frame).__name__,

@@ -24,6 +24,8 @@ from gateway.batches.validation import BatchError
 from gateway.config.batches_settings import BatchesSection
 from gateway.files.contents import WrittenFile
 from gateway.files.rows import lock_quota, new_file_id
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.gateway.batch_stage import GATEWAY, LINES, OTHER, Stage
 from support.waiting import PATIENCE_S
 
@@ -173,6 +175,29 @@ def test_a_tenants_unended_batches_are_limited(stage: Stage) -> None:
         stage.create()
     with pytest.raises(errors.QuotaExceeded, match=r"batches\.tenant_batches_max"):
         stage.create()
+
+
+def test_a_tenants_own_limits_of_batches_replace_the_configured_ones(stage: Stage) -> None:
+    own: dict[str, Any] = {"scope": "tenant", "subject_id": stage.tenant_id, "tenant_id": stage.tenant_id}
+
+    def limit(**limits: int | None) -> None:
+        stage.write(lambda c: overrides.change(c, **own, change=LimitsChange(**limits)))
+
+    limit(batches=1, enqueued_tokens=50)
+    row = stage.create()
+    with pytest.raises(errors.QuotaExceeded, match=r"the limit is 1 \(the tenant's own limit batches\)") as refused:
+        stage.create()
+    assert refused.value.limit == errors.ReachedLimit("tenant_batches", 1)
+    claimed = stage.claim() or pytest.fail("it is not claimed")
+    limit(batches=4)
+    for _ in range(3):
+        stage.create()  # the configured limit is 3
+    error = stage.write(lambda c: claims.begin_run(c, row, claimed[1], stage.key, 1, 51, 1000))
+    assert isinstance(error, BatchError)
+    assert "over 50 enqueued tokens" in error.message
+    assert "the tenant's own limit enqueued_tokens" in error.message
+    limit(enqueued_tokens=None)
+    assert stage.write(lambda c: claims.begin_run(c, row, claimed[1], stage.key, 1, 51, 1000)) is None
 
 
 def test_concurrent_creations_do_not_exceed_the_limit(stage: Stage) -> None:

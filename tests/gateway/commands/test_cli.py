@@ -19,6 +19,7 @@ from gateway.access import keys, people
 from gateway.access.people import Identity
 from gateway.cli import main
 from gateway.commands.bench import install_line
+from gateway.limits.overrides import NAMES
 from gateway.tables import audit_log
 from migrations.upgrade import upgrade
 from support.gateway.command_line import Laneway
@@ -88,21 +89,53 @@ def test_tenants(laneway: Laneway, database_url: str) -> None:
     assert (lines[1].before["status"], lines[1].after["status"]) == ("active", "suspended")
 
 
+def test_archived_tenants_and_projects_are_out_of_lists_until_they_are_restored(laneway: Laneway) -> None:
+    tenant_id = laneway.json("tenants", "create", "acme", "--tier", "standard")["id"]
+    laneway.text("projects", "create", "acme", "search")
+    key = laneway.json("keys", "create", "--tenant", "acme", "--project", "search")
+    unasked = laneway("projects", "archive", "acme", "search")
+    assert (unasked.exit_code, "Archive the project search of acme?" in unasked.stderr) == (2, True)
+    assert laneway.refusal("projects", "archive", "acme", "search", "--yes").startswith("the project has 1 usable keys")
+    laneway.text("keys", "revoke", key["id"])
+    assert laneway.json("projects", "archive", "acme", "search", "--yes")["archived_at"]
+    assert [row["name"] for row in laneway.json("projects", "list", "acme")] == ["default"]
+    assert [row["name"] for row in laneway.json("projects", "list", "acme", "--archived")] == ["search"]
+    assert laneway.json("projects", "restore", "acme", "search")["archived_at"] is None
+    assert [row["name"] for row in laneway.json("projects", "list", "acme")] == ["default", "search"]
+    assert laneway.refusal("projects", "archive", "acme", "absent", "--yes").startswith("project: the tenant has no")
+
+    unasked = laneway("tenants", "archive", "acme")
+    assert (unasked.exit_code, "nothing was changed" in unasked.stderr) == (2, True)
+    assert [row["slug"] for row in laneway.json("tenants", "list")] == ["acme"]
+    archived = laneway.json("tenants", "archive", tenant_id, "--yes")
+    assert (archived["status"], archived["archived_at"] is None) == ("suspended", False)
+    assert laneway.json("tenants", "list") == []
+    assert [row["slug"] for row in laneway.json("tenants", "list", "--archived")] == ["acme"]
+    assert laneway.refusal("tenants", "resume", "acme").endswith(
+        "an archived tenant is not activated: restore it first"
+    )
+    restored = laneway.json("tenants", "restore", "acme")
+    assert (restored["status"], restored["archived_at"]) == ("active", None)
+    assert [row["slug"] for row in laneway.json("tenants", "list")] == ["acme"]
+
+
 def test_limits(laneway: Laneway, database_url: str) -> None:
     tenant = laneway.json("tenants", "create", "acme", "--tier", "standard")
     key = laneway.json("keys", "create", "--tenant", "acme")
     own = laneway.json("limits", "set", "acme", "--requests-per-minute", "10", "--concurrency", "3")
     assert (own["subject_id"], own["scope"], own["tokens_per_minute"]) == (tenant["id"], "tenant", None)
     assert laneway.json("limits", "set", "acme", "--tokens-per-minute", "900")["requests_per_minute"] == 10
+    quotas = ("--files", "50", "--file-bytes", str(2**40), "--batches", "2", "--enqueued-tokens", "1000000")
+    assert laneway.json("limits", "set", "acme", *quotas)["file_bytes"] == 2**40
     of_key = laneway.json("limits", "set", "acme", "--key", key["id"], "--concurrency", "1")
     assert (of_key["subject_id"], of_key["scope"], of_key["concurrency"]) == (key["id"], "key", 1)
     table = laneway.text("limits", "list", "--tenant", "acme").splitlines()
     assert sorted(line.split() for line in table) == [
-        ["ID", "TENANT", "SCOPE", "OF", "REQUESTS_PER_MINUTE", "TOKENS_PER_MINUTE", "CONCURRENCY"],
+        ["ID", "TENANT", "SCOPE", "OF", *(name.upper() for name in NAMES)],
         *sorted(
             [
-                [of_key["id"], "acme", "key", key["name"], "-", "-", "1"],
-                [own["id"], "acme", "tenant", "acme", "10", "900", "3"],
+                [of_key["id"], "acme", "key", key["name"], "-", "-", "1", "-", "-", "-", "-"],
+                [own["id"], "acme", "tenant", "acme", "10", "900", "3", "50", str(2**40), "2", "1000000"],
             ]
         ),
     ]
@@ -110,8 +143,9 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     assert laneway.refusal("limits", "remove", own["id"]) == f"there are no limits '{own['id']}'"
     assert laneway.refusal("limits", "set", "acme").startswith("no limit was given")
     assert laneway.refusal("limits", "set", "acme", "--key", "key_no", "--concurrency", "1").startswith("key_id: there")
+    assert laneway.refusal("limits", "set", "acme", "--key", key["id"], "--files", "1").startswith("files: is a quota")
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
-    assert [line.action for line in lines][2:] == [*["limits.set"] * 3, "limits.remove"]
+    assert [line.action for line in lines][2:] == [*["limits.set"] * 4, "limits.remove"]
 
 
 def test_people(laneway: Laneway, database_url: str) -> None:
@@ -401,7 +435,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "tenants set": [("acme", "--default-max-tokens", "64")],
     "tenants suspend": [("acme",)],
     "tenants resume": [("acme",)],
-    "projects create": [("acme", "search")],
+    "projects create": [("acme", "search"), ("acme", "old")],
     "projects set": [("acme", "search", "--name", "find")],
     "keys create": [("--tenant", "acme", "--project", "find")],
     "keys set": [("{keys create}", "--default-max-tokens", "32")],
@@ -413,12 +447,16 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
         ("acme", "--period", "day", "--tokens", "5", "--project", "find", "--per-end-user"),
     ],
     "budgets remove": [("{budgets set}",)],
+    "projects archive": [("acme", "old", "--yes")],
+    "projects restore": [("acme", "old")],
     "limits set": [("acme", "--requests-per-minute", "5"), ("acme", "--concurrency", "5")],
     "limits remove": [("{limits set}",)],
     "webhooks add": [("https://example.org/hook", "--tenant", "acme", "--format", "slack")],
     "webhooks remove": [("{webhooks add}",)],
     "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
     "billing credit": [("acme", "0.5", "--reason", "goodwill", "--yes")],
+    "tenants archive": [("acme", "--yes")],
+    "tenants restore": [("acme",)],
 }
 READS = {
     "people list",
@@ -517,7 +555,9 @@ def test_every_command_that_writes_leaves_its_line(laneway: Laneway, database_ur
     assert laneway.json("budgets", "list")[0]["thresholds"] == [50, 90]
     assert laneway.json("webhooks", "list") == []
     assert laneway.json("webhooks", "alerts") == []
-    assert [project["name"] for project in laneway.json("projects", "list", "acme")] == ["default", "find"]
+    assert [project["name"] for project in laneway.json("projects", "list", "acme")] == [
+        *("default", "find", "old"),
+    ]
     assert laneway.refusal("projects", "set", "acme", "find").startswith("nothing was given to change")
 
 

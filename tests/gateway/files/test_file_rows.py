@@ -21,11 +21,13 @@ from gateway.admin.writes import Actor
 from gateway.config.file import parse
 from gateway.config.files_settings import FilesSection
 from gateway.config.server_secrets import ServerSecrets
-from gateway.errors import Conflict, QuotaExceeded
+from gateway.errors import Conflict, QuotaExceeded, ReachedLimit
 from gateway.files.backends import ContentDirectory
 from gateway.files.contents import FileContents
 from gateway.files.files import Files
 from gateway.files.rows import OUTPUT_PURPOSE, NewFile, StoredFile, begin_use, end_use, insert_file, new_file_id
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from gateway.metrics import Metrics
 from gateway.stored.texts import TextKeys, delete_text_key
 from gateway.tables import files as file_rows
@@ -145,7 +147,34 @@ def test_bytes_have_a_quota_and_a_refused_upload_leaves_nothing(store: FileStore
         assert store.contents() == store.rows()
         await store.files.delete_file(store.acme, first.id)
         await store.files.remove_unused(0)
-        assert (await store.files.begin_upload(store.acme))[1] == 1000
+        assert (await store.files.begin_upload(store.acme))[1].count == 1000
+
+    asyncio.run(run())
+
+
+def test_a_tenants_own_quotas_replace_the_configured_ones(store: FileStore) -> None:
+    def limit(**limits: int | None) -> None:
+        own: dict[str, Any] = {"scope": "tenant", "subject_id": store.acme, "tenant_id": store.acme}
+        change = LimitsChange(**limits)
+        store.database.write_sync(lambda c: overrides.change(c, **own, change=change))
+
+    async def run() -> None:
+        limit(files=2, file_bytes=5000)
+        first = await store.upload(data=b"x" * 4000)
+        with pytest.raises(QuotaExceeded, match=r"exceed 5000 bytes \(the tenant's own limit file_bytes\)") as refused:
+            await store.upload(data=b"x" * 1001)
+        assert refused.value.limit == ReachedLimit("tenant_file_bytes", 5000)
+        await store.upload(data=b"x" * 1000)
+        limit(file_bytes=9000)
+        with pytest.raises(QuotaExceeded, match=r"the limit is 2 \(the tenant's own limit files\)"):
+            await store.upload()
+        limit(files=1)  # below the present use: nothing is deleted
+        assert await store.files.find_file(store.acme, first.id) is not None
+        limit(files=None, file_bytes=None)
+        with pytest.raises(QuotaExceeded, match=r"exceed 1024 bytes \(files\.tenant_bytes_max\)"):
+            await store.upload()
+        for _ in range(SECTION.tenant_files_max):
+            await store.upload(store.globex)
 
     asyncio.run(run())
 

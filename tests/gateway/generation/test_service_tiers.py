@@ -226,6 +226,8 @@ def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) 
             recomputed_tokens=sum(one.tokens for one in cost.values()),
             recomputed=cost,
             swapped_tokens=16,
+            queue_s=0.5,
+            queue_device_s={"premium": 0.25, "standard": 1e-9},
         )
         return [
             (0.0, Tokens(1, [submit.handle], [400 + submit.sampling.choice])),
@@ -245,6 +247,7 @@ def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) 
     recomputed = {"premium": Recompute(40, 0.75), "standard": Recompute(4, 0.125)}
     assert (row.tier, row.device_s, row.preemptions, row.swapped_tokens) == ("batch", 3.0, 3, 32)
     assert (row.recomputed_tokens, row.recomputed) == (44, recomputed)
+    assert (row.queue_s, row.queue_device_s) == (0.5, {"premium": 0.25})
     own = httpx.get(f"{scripted.url}/v1/usage", headers=scripted.headers("preempted")).json()
     assert (own["device_s"], own["preemptions"], own["swapped_tokens"]) == (3.0, 3, 32)
     assert own["recomputed"] == {

@@ -228,12 +228,34 @@ def test_configured_limits_and_slow_requests_are_listed(automated: Stack, operat
     found = operator.ok("GET", "limits/defaults")
     assert found["key"]["requests_per_minute"] == config.limits.requests_per_minute
     assert found["tenant"]["concurrency"] == config.tenant_limits.concurrency
+    assert found["quotas"] == {
+        "files": config.files.tenant_files_max,
+        "file_bytes": config.files.tenant_bytes_max,
+        "batches": config.batches.tenant_batches_max,
+        "enqueued_tokens": config.batches.tenant_enqueued_tokens_max,
+    }
     assert automated.chat("globex", max_tokens=2).status_code == 200
     [newest, *_] = operator.ok("GET", "requests", min_ttft_s=0, tenant="globex")["data"]
     assert newest["status"] == "settled"
     slower = operator.ok("GET", "requests", min_ttft_s=newest["ttft_s"] + 60)["data"]
     assert slower == []
     assert operator.refused(400, "GET", "requests", min_ttft_s=-1)["param"] == "min_ttft_s"
+
+
+def test_quotas_are_set_with_the_limits_of_a_tenant(automated: Stack, operator: Operator) -> None:
+    quotas = {"files": 5, "file_bytes": 2**50, "batches": 3, "enqueued_tokens": 2**53}
+    own = operator.ok("POST", "limits", {"tenant": "initech", **quotas})
+    assert {name: own[name] for name in quotas} == quotas
+    assert operator.ok("POST", "limits", {"tenant": "initech", "concurrency": 9}) == own | {"concurrency": 9}
+    assert operator.ok("POST", "limits", {"tenant": "initech", "files": None})["files"] is None
+    key = automated.key_ids["initech"]
+    refused = operator.refused(400, "POST", "limits", {"tenant": "initech", "key_id": key, "batches": 3})
+    assert (refused["param"], "a key has none" in refused["message"]) == ("batches", True)
+    assert operator.ok("POST", "limits", {"tenant": "initech", "key_id": key, "batches": None})["scope"] == "key"
+    assert operator.refused(400, "POST", "limits", {"tenant": "initech", "enqueued_tokens": 2**53 + 1})
+    [line] = operator.ok("GET", "audit_log", action="limits.set", object_id=own["id"], limit=1)["data"]
+    assert (line["before"]["files"], line["after"]["files"]) == (5, None)
+    assert operator("DELETE", f"limits/{own['id']}").status_code == 204
 
 
 def test_tenants_and_projects_are_archived(automated: Stack, operator: Operator) -> None:

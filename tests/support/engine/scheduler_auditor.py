@@ -693,6 +693,9 @@ class House:
         spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.results.overrun_s
         assert abs(spent_s - self.seconds) < 1e-9 * max(1, self.steps)
         assert bool(self.overrun_chunks) == (self.scheduler.results.overrun_s > 0)
+        for sequence in (books.sequence for books in self.books.values()):
+            waited_s = (self.clock.now if sequence.started_at is None else sequence.started_at) - sequence.arrived_at
+            assert sum(sequence.queue_device_s.values()) <= waited_s + 1e-9, "more than its wait"
         assert self.scheduler.results.tokens_overrun == self.overrun
         made = sum(len(books.made) for books in self.books.values())
         assert self.scheduler.results.tokens_made == made + self.overrun

@@ -162,6 +162,7 @@ class History:
             discard_reason="client_left" if overrun else None,
             ending=ending,
             queue_s=ttft_s / 3,
+            queue_device_s={"premium": ttft_s / 4} if request.tier == "batch" else {},
             ttft_s=ttft_s,
             device_s=made * 0.0011,
             preemptions=int(preempted),

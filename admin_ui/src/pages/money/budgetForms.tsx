@@ -225,8 +225,8 @@ export function BudgetForm({
 
 export const LIMITS = ["/v1/admin/limits", "/v1/admin/audit_log"];
 
-/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. `tenant` and `key_id`:
- * selected at first. */
+/** Sets the rate limits of a tenant or one of its keys, and the quotas of a tenant; blank: the default in
+ * laneway.toml. `tenant` and `key_id`: selected at first. */
 export function LimitsForm({
   of: limits,
   tenant = "",
@@ -248,6 +248,10 @@ export function LimitsForm({
     requests_per_minute: text(limits?.requests_per_minute),
     tokens_per_minute: text(limits?.tokens_per_minute),
     concurrency: text(limits?.concurrency),
+    files: text(limits?.files),
+    file_bytes: text(limits?.file_bytes),
+    batches: text(limits?.batches),
+    enqueued_tokens: text(limits?.enqueued_tokens),
   });
   const set = useWrite(
     (body: Parameters<typeof api.post<"/v1/admin/limits">>[1]["body"]) => api.post("/v1/admin/limits", { body }),
@@ -259,12 +263,18 @@ export function LimitsForm({
       verb="Set limits"
       onCancel={onDone}
       save={async (values) => {
+        const quota = (name: "files" | "file_bytes" | "batches" | "enqueued_tokens") =>
+          values.of_key ? null : numberOf(values[name], name);
         const read = gather({
           tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
           key_id: () => (values.of_key ? required(values.key_id, "key_id", "Choose a key.") : null),
           requests_per_minute: () => numberOf(values.requests_per_minute, "requests_per_minute"),
           tokens_per_minute: () => numberOf(values.tokens_per_minute, "tokens_per_minute"),
           concurrency: () => numberOf(values.concurrency, "concurrency"),
+          files: () => quota("files"),
+          file_bytes: () => quota("file_bytes"),
+          batches: () => quota("batches"),
+          enqueued_tokens: () => quota("enqueued_tokens"),
         });
         await set.mutateAsync(read);
         toast("Every gateway applies the limits within a second.");
@@ -312,7 +322,17 @@ export function LimitsForm({
           hint="Requests in flight."
         />
       </div>
-      <p className="hint">Blank: the default in laneway.toml, [limits] for a key and [tenant_limits] for a tenant.</p>
+      {!form.values.of_key && (
+        <div className="field-row">
+          <TextField form={form} name="files" label="Files" type="number" optional />
+          <TextField form={form} name="file_bytes" label="Bytes of files" type="number" optional />
+          <TextField form={form} name="batches" label="Unended batches" type="number" optional />
+          <TextField form={form} name="enqueued_tokens" label="Enqueued tokens" type="number" optional />
+        </div>
+      )}
+      <p className="hint">
+        Blank: the default in laneway.toml, [limits] for a key; [tenant_limits], [files] and [batches] for a tenant.
+      </p>
     </Form>
   );
 }

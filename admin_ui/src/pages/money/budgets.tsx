@@ -18,7 +18,7 @@ export default function BudgetsAndLimits() {
         label="Budgets and limits"
         tabs={[
           { id: "budgets", label: "Budgets", content: () => <Budgets /> },
-          ...(may("limits:read") ? [{ id: "limits", label: "Rate limits", content: () => <RateLimits /> }] : []),
+          ...(may("limits:read") ? [{ id: "limits", label: "Limits", content: () => <RateLimits /> }] : []),
           ...(may("alerts:read")
             ? [
                 { id: "alerts", label: "Alerts", content: () => <Alerts /> },

@@ -1,4 +1,4 @@
-// Rate limits of tenants and keys; the defaults are in laneway.toml.
+// Rate limits of tenants and keys, and quotas of tenants; the defaults are in laneway.toml.
 import { type ReactNode, useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../../api";
 import {
@@ -33,6 +33,31 @@ function LimitOf({ of, meter, defaults }: { of: Limits; meter: Meter; defaults: 
   );
 }
 
+type Quota = "files" | "file_bytes" | "batches" | "enqueued_tokens";
+const QUOTAS: readonly { id: Quota; header: string }[] = [
+  { id: "files", header: "Files" },
+  { id: "file_bytes", header: "Bytes of files" },
+  { id: "batches", header: "Unended batches" },
+  { id: "enqueued_tokens", header: "Enqueued tokens" },
+];
+
+/** The quota of a tenant, or the configured quota; a key has none. */
+function QuotaOf({ of, quota, defaults }: { of: Limits; quota: Quota; defaults: Defaults | undefined }) {
+  if (of.scope === "key") return <span className="faint">–</span>;
+  if (of[quota] !== null) return <Count value={of[quota]} />;
+  return (
+    <span className="faint">
+      {defaults === undefined ? (
+        "default"
+      ) : (
+        <>
+          <Count value={defaults.quotas[quota]} /> (default)
+        </>
+      )}
+    </span>
+  );
+}
+
 /** The configured limits as text: of each key, and of each tenant. */
 function DefaultsSaid({ of: defaults }: { of: Defaults }) {
   const said = (one: Defaults["key"]) =>
@@ -40,7 +65,10 @@ function DefaultsSaid({ of: defaults }: { of: Defaults }) {
   return (
     <p className="note table-note">
       Without limits of its own, a key has {said(defaults.key)}; a tenant, over all its keys, has{" "}
-      {said(defaults.tenant)}. laneway.toml sets them: [limits] and [tenant_limits].
+      {said(defaults.tenant)}, at most {count(defaults.quotas.files)} files of {count(defaults.quotas.file_bytes)} bytes
+      together, and {count(defaults.quotas.batches)} batches that have not ended, with{" "}
+      {count(defaults.quotas.enqueued_tokens)} enqueued tokens. laneway.toml sets them: [limits], [tenant_limits],
+      [files] and [batches].
     </p>
   );
 }
@@ -87,6 +115,14 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
       cell: (limits) => <LimitOf of={limits} meter="concurrency" defaults={defaults} />,
       csv: (limits) => limits.concurrency,
     },
+    ...QUOTAS.map(({ id, header }): Column<Limits> => ({
+      id,
+      header,
+      end: true,
+      wide: true,
+      cell: (limits) => <QuotaOf of={limits} quota={id} defaults={defaults} />,
+      csv: (limits) => limits[id],
+    })),
   ];
   if (may) {
     columns.push({
@@ -120,7 +156,7 @@ export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id
     <>
       {defaults !== undefined && <DefaultsSaid of={defaults} />}
       <DataTable
-        label="Rate limits"
+        label="Limits"
         list={list}
         columns={columns}
         id={(limits) => limits.id}

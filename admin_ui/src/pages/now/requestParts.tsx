@@ -59,11 +59,22 @@ export function Slowness({ whole }: { whole: RequestView }) {
             </svg>
             <span className="num">{lasted(phase.seconds)}</span>{" "}
             <span className="faint">{PHASES[phase.name].word}</span>
+            {phase.name === "queue" && <QueuedBehind causes={slowness.queued_behind} />}
           </li>
         ))}
       </ul>
       <Causes of={slowness} model={whole.model} />
     </figure>
+  );
+}
+
+/** The tiers for whose requests the device computed while this one was in the queue. */
+function QueuedBehind({ causes }: { causes: SlownessView["queued_behind"] }) {
+  const behind = causes.map((one) => `${one.tier} ${lasted(one.device_s)}`).join(", ");
+  return causes.length === 0 ? null : (
+    <span className="faint" title="Seconds in which the device computed for each tier's requests during this wait">
+      , behind {behind}
+    </span>
   );
 }
 
@@ -207,7 +218,7 @@ export function ErrorFacts({ error, tenant_id }: { error: RequestError; tenant_i
   );
 }
 
-/** "key_requests_per_minute" → "key requests per minute: 60", with a link to the tenant's budgets or rate limits. */
+/** "key_requests_per_minute" → "key requests per minute: 60", with a link to the tenant's budgets or limits. */
 function Limit({ name, value, tenant }: { name: string; value: number; tenant: string }) {
   const money = name.includes("_money_") || name.includes("budget");
   return (
@@ -215,7 +226,7 @@ function Limit({ name, value, tenant }: { name: string; value: number; tenant: s
       {name.replaceAll("_", " ")}:{" "}
       {name.includes("_money_") ? <Money picos={value} /> : <span className="num">{count(value)}</span>}{" "}
       <Link to={place("/tenants", tenant)} query={{ tab: money ? "budgets" : "limits" }}>
-        {money ? "Budgets" : "Rate limits"}
+        {money ? "Budgets" : "Limits"}
       </Link>
     </>
   );

@@ -76,7 +76,11 @@ _ALLOWANCE = {"requests_per_minute": 600, "tokens_per_minute": 1_000_000, "concu
 
 ANSWERS: dict[str, Any] = {
     "BudgetView": _BUDGET,
-    "DefaultLimits": {"key": _ALLOWANCE, "tenant": _ALLOWANCE},
+    "DefaultLimits": {
+        "key": _ALLOWANCE,
+        "tenant": _ALLOWANCE,
+        "quotas": {"files": 1000, "file_bytes": 10737418240, "batches": 20, "enqueued_tokens": 50000000},
+    },
     "EndUserView": {
         "id": BUDGET,
         "limit_amount": 5 * EURO,
@@ -124,6 +128,10 @@ ANSWERS: dict[str, Any] = {
         "requests_per_minute": 600,
         "tokens_per_minute": None,
         "concurrency": None,
+        "files": None,
+        "file_bytes": 53687091200,
+        "batches": None,
+        "enqueued_tokens": None,
     },
     "PersonView": {
         "id": PERSON,
