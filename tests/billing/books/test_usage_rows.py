@@ -131,6 +131,6 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
         "premium": (4.0, 0.75, 40),
         "standard": (0.0, 0.125, 5),
     }
-    premium = next(one for one in found.tiers if one.tier == "premium")
-    assert (premium.cost_picos, premium.preemption_picos) == (4750, 750)
-    assert premium.margin_picos == premium.usage_picos - 4750
+    margin = next(one for one in found.tiers if one.tier == "premium")
+    assert (margin.cost_picos, margin.preemption_picos) == (4750, 750)
+    assert margin.margin_picos == margin.usage_picos - 4750

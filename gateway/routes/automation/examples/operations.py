@@ -129,6 +129,7 @@ _USAGE: dict[str, Any] = {
     "load_s": None,
     "weights_s": 0.0,
     "queue_s": 0.01,
+    "queue_device_s": {"standard": 0.008},
     "ttft_s": 0.05,
     "ttft_target_s": 0.5,
     "itl_s": 0.05,
@@ -180,6 +181,7 @@ _WHOLE_REQUEST: dict[str, Any] = {
             {"name": "decode", "start_s": 0.05, "seconds": 0.15},
         ],
         "weights_s": 0.0,
+        "queued_behind": [{"tier": "standard", "device_s": 0.008}],
         "preemptions": 0,
         "preempted_by": [],
         "verdict": {
