@@ -359,8 +359,8 @@ usage = sa.Table(
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
     sa.Column("operation", sa.String(16), nullable=False, server_default="text"),  # or "embedding"
     sa.Column("batch_id", sa.String(64)),  # null: no line of a batch
-    # Of queue_s, the seconds in which the device computed for other requests, by their tier. Null: for none, or settled
-    # by a version without this column.
+    # Of queue_s, the seconds in which the device computed for other requests, by their tier. Null: the device
+    # computed for no other request, or a version without this column settled the request.
     sa.Column("queue_device_s", sa.JSON(none_as_null=True)),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),

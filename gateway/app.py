@@ -133,8 +133,8 @@ def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()
         exception_handlers={Exception: _reraise},
         openapi_config=OpenAPIConfig(
             title="Laneway",
-            # As Stripe and GitHub do, the version of the description, which rises with every release, and not the 1 of
-            # /v1: openapi-python-client makes it the version of a generated package.
+            # The version of Laneway, which rises with every release; the 1 of /v1 never changes. openapi-python-client
+            # uses this version for the package that it generates.
             version=VERSION,
             operation_id_creator=operation_id,
             path="/schema",

@@ -143,7 +143,7 @@ rate_limits = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     *(sa.Column(name, sa.BigInteger) for name in ("requests_per_minute", "tokens_per_minute", "concurrency")),
     # Of a tenant only: quotas of its files, and of its batches that have not ended.
-    *(sa.Column(name, sa.BigInteger) for name in ("files", "file_bytes", "batches", "enqueued_tokens")),
+    *(sa.Column(name, sa.BigInteger) for name in ("files", "total_file_bytes", "batches", "enqueued_tokens")),
     sa.CheckConstraint("scope IN ('key', 'tenant')", name="scope"),
     sa.CheckConstraint("requests_per_minute >= 1", name="requests_per_minute"),
     sa.CheckConstraint("tokens_per_minute >= 1", name="tokens_per_minute"),

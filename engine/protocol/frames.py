@@ -167,8 +167,8 @@ class EngineUsage(msgspec.Struct, frozen=True, array_like=True):
     recomputed_tokens: int = 0
     recomputed: dict[str, TierRecompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
     swapped_tokens: int = 0  # tokens whose KV was swapped to host memory and back
-    # Of queue_s, the seconds in which the device computed for other requests, by their tier. Empty: it computed for
-    # none, or an earlier build.
+    # Of queue_s, the seconds in which the device computed for other requests, by their tier. Empty: the device
+    # computed for no other request, or the engine is of an earlier build.
     queue_device_s: dict[str, float] = {}
 
 

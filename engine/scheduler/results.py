@@ -29,25 +29,29 @@ SKIPS_MESSAGE = f"the mask of its grammar was not ready within {MASK_SKIPS_MAX} 
 
 class TierSeconds:
     """Seconds that completed steps took of the device, by the tier of the requests in them. The difference over the
-    wait of a request shows which tiers' requests the device computed meanwhile. A step that began before the request
-    arrived, or one in flight when it starts, may count wholly or not at all: the sum is limited to the wait."""
+    wait of a request shows which tiers' requests the device computed meanwhile. Of the step in which the request
+    arrived, the part after the arrival counts. A step in flight when the request starts does not count, and steps of a
+    deep pipeline overlap: the sum is limited to the wait."""
 
     def __init__(self, tiers: Ordered[Tier]) -> None:
         self._names = [tier.name for tier in tiers]
         self._seconds = [0.0] * len(tiers)
         self._before_step = tuple(self._seconds)  # as it was before the newest completed step
-        self._completed_at = -math.inf
+        self._completed_at, self._step_s = -math.inf, 0.0  # of the newest completed step
 
-    def note_step(self, entries: Iterable[Entry], parts: Ordered[float], now: float) -> None:
-        """A step is completed; `parts`: the seconds of each entry in it."""
-        self._before_step, self._completed_at = tuple(self._seconds), now
-        for entry, seconds in zip(entries, parts, strict=True):
-            self._seconds[entry.tier] += seconds
+    def note_step(self, entries: Iterable[Entry], parts: Ordered[float], seconds: float, now: float) -> None:
+        """A step is completed that took `seconds`; `parts`: the seconds of each entry in it."""
+        self._before_step, self._completed_at, self._step_s = tuple(self._seconds), now, seconds
+        for entry, part in zip(entries, parts, strict=True):
+            self._seconds[entry.tier] += part
 
     def note_arrival(self, entry: Entry) -> None:
         """A request is queued. The newest completed step is part of its wait if the request arrived during the step."""
-        arrived_in_step = entry.sequence.arrived_at < self._completed_at
-        entry.tier_s_before = self._before_step if arrived_in_step else tuple(self._seconds)
+        late_s = max(0.0, self._completed_at - entry.sequence.arrived_at)
+        part = min(1.0, late_s / self._step_s) if self._step_s > 0.0 else 0.0
+        entry.tier_s_before = tuple(
+            after - part * (after - before) for after, before in zip(self._seconds, self._before_step, strict=True)
+        )
 
     def note_wait(self, entry: Entry, now: float) -> None:
         """A waiting request is about to run, or ends. Without effect if it ran before."""

@@ -279,7 +279,7 @@ class Scheduler:
         self.cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self.cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
-        self.results.tier_seconds.note_step(plan.chunks, parts, now)
+        self.results.tier_seconds.note_step(plan.chunks, parts, seconds, now)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
             good, skipped = index not in errors, index in skips

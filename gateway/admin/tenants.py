@@ -200,7 +200,7 @@ class ProjectWrites:
         return self._writes.record(connection, "project.update", before, after)
 
     def archive(self, connection: sa.Connection, project_id: str) -> Project:
-        """Leave the project out of lists; it takes no new key. Without effect on an archived one. Raises
+        """Leave the project out of lists; no key can be created in it. Without effect on an archived project. Raises
         NotPossibleYet while it has a usable key, InvalidValue for the default project."""
         self._writes.lock(connection)
         before = seen_project(connection, project_id, self._writes.actor)

@@ -62,7 +62,10 @@ class InlineBatches:
         ContentStoreFailed, DatabaseUnavailable, and what `parts` raises."""
         assert caller.tenant_id is not None, "a key that calls models has a tenant"
         tenant_id, file_id = caller.tenant_id, new_file_id()
-        key, left = await self._files.begin_upload(tenant_id)
+        if await self._is_repeated(caller.key_id, idempotency_key):  # the earlier batch may have used up the quota
+            key, left = await self._files.tenant_key(tenant_id), None
+        else:
+            key, left = await self._files.begin_upload(tenant_id)
         scanner = LineScanner(ENDPOINT, self._request_bytes_max, REQUESTS_MAX)
         written = await self._files.contents.write(key, file_id, self._lines(parts, scanner, left))
         file = NewFile(
@@ -127,8 +130,15 @@ class InlineBatches:
             await self._files.remove_content(file_id)
         return row
 
-    async def _lines(self, parts: AsyncIterator[bytes], scanner: LineScanner, left: BytesLeft) -> AsyncIterator[bytes]:
-        """The lines of the input file, at most `left` bytes, which `scanner` has checked."""
+    async def _is_repeated(self, key_id: str, idempotency_key: str | None) -> bool:
+        if idempotency_key is None:
+            return False
+        return await self._database.read(lambda connection: rows.has_earlier_call(connection, key_id, idempotency_key))
+
+    async def _lines(
+        self, parts: AsyncIterator[bytes], scanner: LineScanner, left: BytesLeft | None
+    ) -> AsyncIterator[bytes]:
+        """The lines of the input file, which `scanner` has checked: at most `left` bytes, or a whole body."""
         splitter, size = RequestSplitter(self._request_bytes_max), 0
 
         def split(part: bytes) -> bytes:
@@ -140,7 +150,7 @@ class InlineBatches:
             lines = await asyncio.to_thread(split, part)
             _check_errors(scanner)
             size += len(lines)
-            if size > left.count:
+            if left is not None and size > left.count:
                 raise left.exceeded()
             if lines:
                 yield lines

@@ -164,8 +164,8 @@ def tokens_quota(connection: sa.Connection, tenant_id: str, configured: int) -> 
 def tokens_exceeded(quota: Quota) -> str:
     """Why a tenant's batch is refused with which it would have too many enqueued tokens."""
     return (
-        f"With this batch the tenant would have over {quota.value} enqueued tokens (estimated by the bytes of the "
-        f"bodies), the limit ({quota.source}). Create it again once other batches have ended."
+        f"With this batch the tenant would have over {quota.value} enqueued tokens, the limit ({quota.source}). Tokens "
+        "are estimated from the bytes of the bodies. Create the batch again when other batches have ended."
     )
 
 
@@ -183,6 +183,15 @@ def earlier_call(connection: sa.Connection, new: NewBatch, now: int) -> BatchRow
     if row.fingerprint != fingerprint:
         raise errors.IdempotencyMismatch
     return read_batch(connection, new.tenant_id, row.id)
+
+
+def has_earlier_call(connection: sa.Connection, key_id: str, idempotency_key: str) -> bool:
+    """Whether an earlier call with this Idempotency-Key created a batch. Its fingerprint is not compared."""
+    young = batches.c.created_at >= database_now(connection) - IDEMPOTENCY_S * SECOND
+    query = sa.select(batches.c.id).where(
+        batches.c.key_id == key_id, batches.c.idempotency_key == idempotency_key, young
+    )
+    return connection.execute(query).one_or_none() is not None
 
 
 def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str, dialect: str | None = None) -> BatchRow | None:

@@ -22,7 +22,7 @@ Count = click.IntRange(1, LIMIT_MAX)
 @click.group("limits")
 def limits_group() -> None:
     """Rate limits of single tenants and keys: requests and tokens a minute, concurrent requests; and quotas of a
-    tenant's files and batches. The others have the limits of laneway.toml."""
+    tenant's files and batches. Tenants and keys without limits of their own have the limits of laneway.toml."""
 
 
 @limits_group.command("set")
@@ -32,12 +32,17 @@ def limits_group() -> None:
 @click.option("--tokens-per-minute", type=Count)
 @click.option("--concurrency", type=Count, help="Concurrent requests.")
 @click.option("--files", type=Count, help="Files of /v1/files. Of a tenant only.")
-@click.option("--file-bytes", type=click.IntRange(1, MAXIMA["file_bytes"]), help="Of all its files. Of a tenant only.")
+@click.option(
+    "--total-file-bytes",
+    type=click.IntRange(1, MAXIMA["total_file_bytes"]),
+    help="Bytes of all files of the tenant together; files.file_bytes_max limits one upload. Of a tenant only.",
+)
 @click.option("--batches", type=Count, help="Batches that have not ended. Of a tenant only.")
 @click.option(
     "--enqueued-tokens",
     type=click.IntRange(1, MAXIMA["enqueued_tokens"]),
-    help="Of its batches that have not ended, estimated as 4 bytes of their bodies each. Of a tenant only.",
+    help="Enqueued tokens of the tenant's batches that have not ended; a token is estimated as 4 bytes of a request's "
+    "body. Of a tenant only.",
 )
 @json_option
 @pass_console

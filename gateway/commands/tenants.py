@@ -63,7 +63,7 @@ def _networks(_context: click.Context, _option: click.Parameter, texts: tuple[st
 
 
 def _archived_option(command: Command) -> Command:
-    return click.option("--archived", is_flag=True, help="List the archived ones instead of all others.")(command)
+    return click.option("--archived", is_flag=True, help="List only archived tenants or projects.")(command)
 
 
 @click.group("tenants")
@@ -340,8 +340,8 @@ def set_project_command(console: Console, /, tenant: str, project: str, as_json:
 @json_option
 @pass_console
 def archive_project_command(console: Console, tenant: str, project: str, yes: bool, as_json: bool) -> None:
-    """Leave the PROJECT (an id or a name) of TENANT (a slug or an id) out of lists; it takes no new key. A project with
-    a usable key is refused."""
+    """Leave the PROJECT (an id or a name) of TENANT (a slug or an id) out of lists. No key can be created in it. A
+    project with a usable key is not archived."""
     administration = console.administration
     if not yes:
         ask(f"Archive the project {project} of {tenant}?")

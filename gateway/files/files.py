@@ -68,6 +68,10 @@ class Files:
         """The key for a further file of the tenant, and the bytes that its quota leaves. Raises QuotaExceeded,
         DatabaseUnavailable, InternalError."""
         left = await self._database.read(lambda connection: bytes_left(connection, self.section, tenant_id))
+        return await self.tenant_key(tenant_id), left
+
+    async def tenant_key(self, tenant_id: str) -> TextKey:
+        """The key that seals the tenant's files, made if there is none. Raises DatabaseUnavailable, InternalError."""
         try:
             key = await self._database.read(lambda connection: self._keys.key_of(connection, tenant_id))
             if key is None:
@@ -76,7 +80,7 @@ class Files:
                 )
         except TextUnreadable as error:
             raise _key_unreadable(tenant_id, error) from None
-        return key, left
+        return key
 
     async def create_file(self, new: NewFile, key: TextKey, written: WrittenFile) -> StoredFile:
         """Insert the row of an uploaded file; a refusal removes its content. The quota is exact with several gateways.

@@ -216,7 +216,7 @@ def bytes_left(connection: sa.Connection, section: FilesSection, tenant_id: str)
             f"The tenant has {count} files; the limit is {files_max.value} ({files_max.source}). Delete some.",
             errors.ReachedLimit("tenant_files", files_max.value),
         )
-    bytes_max = quota_of(connection, tenant_id, "file_bytes", section.tenant_bytes_max, "files.tenant_bytes_max")
+    bytes_max = quota_of(connection, tenant_id, "total_file_bytes", section.tenant_bytes_max, "files.tenant_bytes_max")
     left = BytesLeft(bytes_max.value - int(stored), bytes_max)
     if left.count <= 0:
         raise left.exceeded()

@@ -25,17 +25,20 @@ from gateway.limits.rates import Scope
 from gateway.tables import keys, rate_limits
 
 RATES = ("requests_per_minute", "tokens_per_minute", "concurrency")
-QUOTAS: tuple[QuotaName, ...] = ("files", "file_bytes", "batches", "enqueued_tokens")
+QUOTAS: tuple[QuotaName, ...] = ("files", "total_file_bytes", "batches", "enqueued_tokens")
 NAMES = (*RATES, *QUOTAS)
-MAXIMA = dict.fromkeys(NAMES, LIMIT_MAX) | {"file_bytes": TENANT_BYTES_MAX, "enqueued_tokens": ENQUEUED_TOKENS_MAX}
+MAXIMA = dict.fromkeys(NAMES, LIMIT_MAX) | {
+    "total_file_bytes": TENANT_BYTES_MAX,
+    "enqueued_tokens": ENQUEUED_TOKENS_MAX,
+}
 LIST_MAX = 1000
 
 
 class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the key or tenant `subject_id`. Null: the configuration's limit applies. A key and the keys rotated
-    from it share their limits: `subject_id` is the newest of them. Only a tenant has quotas: `files` and `file_bytes`
-    of all its files, `batches` that have not ended, and `enqueued_tokens` of these batches, which are estimated from
-    the bytes of their bodies. A quota that is below the present use refuses only further files and batches."""
+    from it share their limits: `subject_id` is the newest of them. Only a tenant has quotas: `files` and the
+    `total_file_bytes` of all its files, `batches` that have not ended, and `enqueued_tokens` of these batches, which
+    are estimated from the bytes of their bodies. A quota below the present use refuses further files and batches."""
 
     id: str
     scope: Scope
@@ -45,7 +48,7 @@ class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_minute: int | None
     concurrency: int | None
     files: int | None
-    file_bytes: int | None
+    total_file_bytes: int | None
     batches: int | None
     enqueued_tokens: int | None
 
@@ -57,7 +60,7 @@ class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_minute: int | UnsetType | None = UNSET
     concurrency: int | UnsetType | None = UNSET
     files: int | UnsetType | None = UNSET
-    file_bytes: int | UnsetType | None = UNSET
+    total_file_bytes: int | UnsetType | None = UNSET
     batches: int | UnsetType | None = UNSET
     enqueued_tokens: int | UnsetType | None = UNSET
 

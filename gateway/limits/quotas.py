@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from gateway.tables import rate_limits
 
-QuotaName = Literal["files", "file_bytes", "batches", "enqueued_tokens"]
+QuotaName = Literal["files", "total_file_bytes", "batches", "enqueued_tokens"]
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -23,4 +23,4 @@ def quota_of(connection: sa.Connection, tenant_id: str, name: QuotaName, configu
     """The tenant's own quota. Without one it is `configured`, the value of `setting` in laneway.toml."""
     query = sa.select(rate_limits.c[name]).where(rate_limits.c.subject_id == tenant_id)
     own = connection.execute(query).scalar_one_or_none()
-    return Quota(configured, setting) if own is None else Quota(int(own), f"the tenant's own limit {name}")
+    return Quota(configured, setting) if own is None else Quota(int(own), f"the tenant's quota {name!r}")

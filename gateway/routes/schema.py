@@ -48,8 +48,12 @@ _RESPONSE_EVENTS = (
     "response.completed, response.incomplete or response.failed."
 )
 
-_REPEATED_ANSWER = "Of requests that do not stream: one repeated within ten minutes gets the first answer again."
-_REPEATED_BATCH = "A request repeated within a day gets the batch of the first request, as it is now."
+_REPEATED_ANSWER = (
+    "A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again."
+)
+_REPEATED_BATCH = (
+    "A request that repeats an Idempotency-Key within a day gets the batch of the first request, in its present state."
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class _Body:
     whole: Any = None
     streamed: Any = None
     description: str = ""
-    repeated: str = ""  # what a repeated Idempotency-Key does, if the answer is not stored as a `whole` is
+    repeated: str = ""  # description of the Idempotency-Key where the route stores no answer
 
 
 _BODIES = {
@@ -164,7 +168,8 @@ _DOWNLOADS = (
     "/v1/messages/batches/{batch}/results",
     "/v1/admin/files/{file_id}/content",
 )
-# Routes that answer with a stored response, and whether they stream it too. The framework sees its bytes only.
+# Routes whose answer is a stored response, and whether the route also streams it. The framework describes no schema of
+# such an answer, because the handlers return bytes.
 _STORED = {
     ("get", "/v1/responses/{response}"): True,
     ("post", "/v1/responses/{response}/cancel"): False,
@@ -243,7 +248,7 @@ def _describe_unserved(component: dict[str, Any], unserved: UnservedFields) -> N
 def _operation(path: str, method: str, operation: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
-    if "204" in responses:  # the framework describes a body of some, and a 204 has none
+    if "204" in responses:  # the framework describes a body for some of them
         responses["204"] = {"description": responses["204"]["description"]}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
     if path.startswith("/health") or path == "/version":

@@ -18,7 +18,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("usage", sa.Column("queue_device_s", sa.JSON(), nullable=True))
-    for name in ("files", "file_bytes", "batches", "enqueued_tokens"):
+    for name in ("files", "total_file_bytes", "batches", "enqueued_tokens"):
         op.add_column("rate_limits", sa.Column(name, sa.BigInteger(), nullable=True))
 
 

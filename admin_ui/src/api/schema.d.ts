@@ -5995,12 +5995,12 @@ export interface components {
             batches?: number | null;
             concurrency?: number | null;
             enqueued_tokens?: number | null;
-            file_bytes?: number | null;
             files?: number | null;
             key_id?: string | null;
             requests_per_minute?: number | null;
             tenant: string;
             tokens_per_minute?: number | null;
+            total_file_bytes?: number | null;
         };
         /** LineView */
         LineView: {
@@ -6889,7 +6889,6 @@ export interface components {
             batches: number | null;
             concurrency: number | null;
             enqueued_tokens: number | null;
-            file_bytes: number | null;
             files: number | null;
             id: string;
             requests_per_minute: number | null;
@@ -6898,6 +6897,7 @@ export interface components {
             subject_id: string;
             tenant_id: string;
             tokens_per_minute: number | null;
+            total_file_bytes: number | null;
         };
         /** OwnUsage */
         OwnUsage: {
@@ -7402,8 +7402,8 @@ export interface components {
         QuotasView: {
             batches: number;
             enqueued_tokens: number;
-            file_bytes: number;
             files: number;
+            total_file_bytes: number;
         };
         /**
          * RankedDocument
@@ -9092,7 +9092,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                /** @description A request that repeats an Idempotency-Key within a day gets the batch of the first request, in its present state. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9261,7 +9261,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9309,7 +9309,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9748,7 +9748,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10014,7 +10014,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10106,7 +10106,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                /** @description A request that repeats an Idempotency-Key within a day gets the batch of the first request, in its present state. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10442,7 +10442,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10488,7 +10488,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10536,7 +10536,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10799,7 +10799,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -16830,7 +16830,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                /** @description A request that repeats an Idempotency-Key within a day gets the batch of the first request, in its present state. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -16993,7 +16993,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -17039,7 +17039,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -17465,7 +17465,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -17722,7 +17722,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -17810,7 +17810,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request repeated within a day gets the batch of the first request, as it is now. */
+                /** @description A request that repeats an Idempotency-Key within a day gets the batch of the first request, in its present state. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -18255,7 +18255,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -18299,7 +18299,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -18345,7 +18345,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -18600,7 +18600,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                /** @description A request that does not stream and repeats an Idempotency-Key within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;

@@ -51,7 +51,7 @@ class WantedLimits(_Part, frozen=True, kw_only=True):
     tokens_per_minute: Count | UnsetType | None = UNSET
     concurrency: Count | UnsetType | None = UNSET
     files: Count | UnsetType | None = UNSET
-    file_bytes: Annotated[int, Meta(ge=1, le=TENANT_BYTES_MAX)] | UnsetType | None = UNSET
+    total_file_bytes: Annotated[int, Meta(ge=1, le=TENANT_BYTES_MAX)] | UnsetType | None = UNSET
     batches: Count | UnsetType | None = UNSET
     enqueued_tokens: Annotated[int, Meta(ge=1, le=ENQUEUED_TOKENS_MAX)] | UnsetType | None = UNSET
 

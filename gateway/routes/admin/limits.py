@@ -20,13 +20,13 @@ from gateway.services import Services
 from gateway.views.accounts import Page, page
 
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
-Bytes = Annotated[int, Meta(ge=1, le=MAXIMA["file_bytes"])]
+Bytes = Annotated[int, Meta(ge=1, le=MAXIMA["total_file_bytes"])]
 Tokens = Annotated[int, Meta(ge=1, le=MAXIMA["enqueued_tokens"])]
 
 
 class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
     """Rate limits of `tenant` (id or slug), or of its key `key_id`. Only the given fields change; null: the configured
-    limit. The quotas `files`, `file_bytes`, `batches` and `enqueued_tokens` are refused for a key."""
+    limit. The quotas `files`, `total_file_bytes`, `batches` and `enqueued_tokens` are refused for a key."""
 
     tenant: str
     key_id: str | None = None
@@ -34,7 +34,7 @@ class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
     tokens_per_minute: Count | UnsetType | None = UNSET
     concurrency: Count | UnsetType | None = UNSET
     files: Count | UnsetType | None = UNSET
-    file_bytes: Bytes | UnsetType | None = UNSET
+    total_file_bytes: Bytes | UnsetType | None = UNSET
     batches: Count | UnsetType | None = UNSET
     enqueued_tokens: Tokens | UnsetType | None = UNSET
 
@@ -49,7 +49,7 @@ class QuotasView(msgspec.Struct, frozen=True, kw_only=True):
     """Quotas of a tenant: its files and their bytes, its batches that have not ended and their enqueued tokens."""
 
     files: int
-    file_bytes: int
+    total_file_bytes: int
     batches: int
     enqueued_tokens: int
 
@@ -102,7 +102,7 @@ class LimitsController(Controller):
             tenant=AllowanceView(**msgspec.structs.asdict(config.tenant_limits)),
             quotas=QuotasView(
                 files=config.files.tenant_files_max,
-                file_bytes=config.files.tenant_bytes_max,
+                total_file_bytes=config.files.tenant_bytes_max,
                 batches=config.batches.tenant_batches_max,
                 enqueued_tokens=config.batches.tenant_enqueued_tokens_max,
             ),

@@ -51,6 +51,21 @@ def test_of_a_step_that_began_before_the_arrival_only_the_wait_counts() -> None:
     assert waiting.queue_device_s == {"premium": pytest.approx(0.1)}
 
 
+def test_the_part_of_a_step_before_the_arrival_takes_nothing_from_the_next_steps() -> None:
+    house = one_slot()
+    house.submit(8, 1, tier="premium")
+    house.schedule()
+    house.complete(seconds=1.0)
+    house.submit(8, 1, tier="standard")
+    waiting = house.sequence(8, 1, tier="batch")
+    waiting.arrived_at = house.clock.now - 0.01
+    assert house.offer(waiting) is None
+    house.schedule()
+    house.complete(seconds=0.5)
+    house.run()
+    assert waiting.queue_device_s == {"premium": pytest.approx(0.01), "standard": pytest.approx(0.5, abs=0.02)}
+
+
 def test_a_request_that_ends_in_the_queue_has_its_wait_too() -> None:
     house = one_slot()
     house.submit(8, 4, tier="premium")

@@ -185,7 +185,7 @@ def test_a_tenants_own_limits_of_batches_replace_the_configured_ones(stage: Stag
 
     limit(batches=1, enqueued_tokens=50)
     row = stage.create()
-    with pytest.raises(errors.QuotaExceeded, match=r"the limit is 1 \(the tenant's own limit batches\)") as refused:
+    with pytest.raises(errors.QuotaExceeded, match=r"the limit is 1 \(the tenant's quota 'batches'\)") as refused:
         stage.create()
     assert refused.value.limit == errors.ReachedLimit("tenant_batches", 1)
     claimed = stage.claim() or pytest.fail("it is not claimed")
@@ -195,7 +195,7 @@ def test_a_tenants_own_limits_of_batches_replace_the_configured_ones(stage: Stag
     error = stage.write(lambda c: claims.begin_run(c, row, claimed[1], stage.key, 1, 51, 1000))
     assert isinstance(error, BatchError)
     assert "over 50 enqueued tokens" in error.message
-    assert "the tenant's own limit enqueued_tokens" in error.message
+    assert "the tenant's quota 'enqueued_tokens'" in error.message
     limit(enqueued_tokens=None)
     assert stage.write(lambda c: claims.begin_run(c, row, claimed[1], stage.key, 1, 51, 1000)) is None
 

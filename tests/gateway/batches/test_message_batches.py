@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from gateway.batches.rows import BATCH_ID
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.gateway.batch_client import BatchClient, chat_lines, set_deadline, usage_of
 from support.paths import REPO
 from support.stack import MODEL, Stack
@@ -160,6 +162,29 @@ def test_an_indented_body_and_a_repeated_call(stack: Stack, sdk: anthropic.Anthr
     changed = httpx.post(stack.url + PATH, json={"requests": requests_of(2)}, headers=headers)
     assert changed.status_code == 422, changed.text
     assert counts_of(finish(sdk, made[0]["id"])) == {"succeeded": 3}
+
+
+def test_a_repeated_call_gets_its_batch_though_the_quota_is_used_up(stack: Stack) -> None:
+    headers = stack.headers("globex")
+
+    def create(key: str) -> httpx.Response:
+        body = {"requests": requests_of(1)}
+        return httpx.post(stack.url + PATH, json=body, headers=headers | {"Idempotency-Key": key})
+
+    def limit(files: int | None) -> None:
+        tenant, change = stack.tenants["globex"], LimitsChange(files=files)
+        own: dict[str, Any] = {"scope": "tenant", "subject_id": tenant, "tenant_id": tenant}
+        stack.write(lambda c: overrides.change(c, **own, change=change))
+
+    name = f"key-{time.time()}"
+    first = create(name)
+    assert first.status_code == 200, first.text
+    limit(files=1)  # the input of the first batch is a file
+    try:
+        assert create(name).json()["id"] == first.json()["id"]
+        assert create(f"{name}-other").status_code == 429
+    finally:
+        limit(files=None)
 
 
 def test_a_list_has_pages_in_both_directions(sdk: anthropic.Anthropic) -> None:

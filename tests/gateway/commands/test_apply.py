@@ -23,7 +23,7 @@ tenants:
     tier: premium
     time_zone: Europe/Berlin
     allowed_ips: [192.0.2.7]
-    limits: {{requests_per_minute: 60, files: 50, file_bytes: 1000000, batches: 2, enqueued_tokens: 5000}}
+    limits: {{requests_per_minute: 60, files: 50, total_file_bytes: 1000000, batches: 2, enqueued_tokens: 5000}}
     budgets: [{{period: month, money: "50.25", thresholds: [80, 100]}}, {{period: day, tokens: 1000}}]
     projects: [{{name: search, budgets: [{{period: total, tokens: 5}}]}}]
     keys:

@@ -125,8 +125,8 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     own = laneway.json("limits", "set", "acme", "--requests-per-minute", "10", "--concurrency", "3")
     assert (own["subject_id"], own["scope"], own["tokens_per_minute"]) == (tenant["id"], "tenant", None)
     assert laneway.json("limits", "set", "acme", "--tokens-per-minute", "900")["requests_per_minute"] == 10
-    quotas = ("--files", "50", "--file-bytes", str(2**40), "--batches", "2", "--enqueued-tokens", "1000000")
-    assert laneway.json("limits", "set", "acme", *quotas)["file_bytes"] == 2**40
+    quotas = ("--files", "50", "--total-file-bytes", str(2**40), "--batches", "2", "--enqueued-tokens", "1000000")
+    assert laneway.json("limits", "set", "acme", *quotas)["total_file_bytes"] == 2**40
     of_key = laneway.json("limits", "set", "acme", "--key", key["id"], "--concurrency", "1")
     assert (of_key["subject_id"], of_key["scope"], of_key["concurrency"]) == (key["id"], "key", 1)
     table = laneway.text("limits", "list", "--tenant", "acme").splitlines()
@@ -512,10 +512,7 @@ ELSEWHERE = {
 
 def commands(group: click.Group, prefix: str = "") -> set[str]:
     found: set[str] = set()
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
+    for name, command in group.commands.items():
         assert command.name == name
         inner = commands(command, f"{prefix}{name} ") if isinstance(command, click.Group) else {prefix + name}
         found |= inner

@@ -159,18 +159,20 @@ def test_a_tenants_own_quotas_replace_the_configured_ones(store: FileStore) -> N
         store.database.write_sync(lambda c: overrides.change(c, **own, change=change))
 
     async def run() -> None:
-        limit(files=2, file_bytes=5000)
+        limit(files=2, total_file_bytes=5000)
         first = await store.upload(data=b"x" * 4000)
-        with pytest.raises(QuotaExceeded, match=r"exceed 5000 bytes \(the tenant's own limit file_bytes\)") as refused:
+        with pytest.raises(
+            QuotaExceeded, match=r"exceed 5000 bytes \(the tenant's quota 'total_file_bytes'\)"
+        ) as refused:
             await store.upload(data=b"x" * 1001)
         assert refused.value.limit == ReachedLimit("tenant_file_bytes", 5000)
         await store.upload(data=b"x" * 1000)
-        limit(file_bytes=9000)
-        with pytest.raises(QuotaExceeded, match=r"the limit is 2 \(the tenant's own limit files\)"):
+        limit(total_file_bytes=9000)
+        with pytest.raises(QuotaExceeded, match=r"the limit is 2 \(the tenant's quota 'files'\)"):
             await store.upload()
         limit(files=1)  # below the present use: nothing is deleted
         assert await store.files.find_file(store.acme, first.id) is not None
-        limit(files=None, file_bytes=None)
+        limit(files=None, total_file_bytes=None)
         with pytest.raises(QuotaExceeded, match=r"exceed 1024 bytes \(files\.tenant_bytes_max\)"):
             await store.upload()
         for _ in range(SECTION.tenant_files_max):

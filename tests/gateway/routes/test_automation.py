@@ -230,7 +230,7 @@ def test_configured_limits_and_slow_requests_are_listed(automated: Stack, operat
     assert found["tenant"]["concurrency"] == config.tenant_limits.concurrency
     assert found["quotas"] == {
         "files": config.files.tenant_files_max,
-        "file_bytes": config.files.tenant_bytes_max,
+        "total_file_bytes": config.files.tenant_bytes_max,
         "batches": config.batches.tenant_batches_max,
         "enqueued_tokens": config.batches.tenant_enqueued_tokens_max,
     }
@@ -243,7 +243,7 @@ def test_configured_limits_and_slow_requests_are_listed(automated: Stack, operat
 
 
 def test_quotas_are_set_with_the_limits_of_a_tenant(automated: Stack, operator: Operator) -> None:
-    quotas = {"files": 5, "file_bytes": 2**50, "batches": 3, "enqueued_tokens": 2**53}
+    quotas = {"files": 5, "total_file_bytes": 2**50, "batches": 3, "enqueued_tokens": 2**53}
     own = operator.ok("POST", "limits", {"tenant": "initech", **quotas})
     assert {name: own[name] for name in quotas} == quotas
     assert operator.ok("POST", "limits", {"tenant": "initech", "concurrency": 9}) == own | {"concurrency": 9}

@@ -249,7 +249,7 @@ export function LimitsForm({
     tokens_per_minute: text(limits?.tokens_per_minute),
     concurrency: text(limits?.concurrency),
     files: text(limits?.files),
-    file_bytes: text(limits?.file_bytes),
+    total_file_bytes: text(limits?.total_file_bytes),
     batches: text(limits?.batches),
     enqueued_tokens: text(limits?.enqueued_tokens),
   });
@@ -263,7 +263,7 @@ export function LimitsForm({
       verb="Set limits"
       onCancel={onDone}
       save={async (values) => {
-        const quota = (name: "files" | "file_bytes" | "batches" | "enqueued_tokens") =>
+        const quota = (name: "files" | "total_file_bytes" | "batches" | "enqueued_tokens") =>
           values.of_key ? null : numberOf(values[name], name);
         const read = gather({
           tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
@@ -272,7 +272,7 @@ export function LimitsForm({
           tokens_per_minute: () => numberOf(values.tokens_per_minute, "tokens_per_minute"),
           concurrency: () => numberOf(values.concurrency, "concurrency"),
           files: () => quota("files"),
-          file_bytes: () => quota("file_bytes"),
+          total_file_bytes: () => quota("total_file_bytes"),
           batches: () => quota("batches"),
           enqueued_tokens: () => quota("enqueued_tokens"),
         });
@@ -325,7 +325,7 @@ export function LimitsForm({
       {!form.values.of_key && (
         <div className="field-row">
           <TextField form={form} name="files" label="Files" type="number" optional />
-          <TextField form={form} name="file_bytes" label="Bytes of files" type="number" optional />
+          <TextField form={form} name="total_file_bytes" label="Bytes of files" type="number" optional />
           <TextField form={form} name="batches" label="Unended batches" type="number" optional />
           <TextField form={form} name="enqueued_tokens" label="Enqueued tokens" type="number" optional />
         </div>

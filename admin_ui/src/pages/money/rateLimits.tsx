@@ -33,10 +33,10 @@ function LimitOf({ of, meter, defaults }: { of: Limits; meter: Meter; defaults: 
   );
 }
 
-type Quota = "files" | "file_bytes" | "batches" | "enqueued_tokens";
+type Quota = "files" | "total_file_bytes" | "batches" | "enqueued_tokens";
 const QUOTAS: readonly { id: Quota; header: string }[] = [
   { id: "files", header: "Files" },
-  { id: "file_bytes", header: "Bytes of files" },
+  { id: "total_file_bytes", header: "Bytes of files" },
   { id: "batches", header: "Unended batches" },
   { id: "enqueued_tokens", header: "Enqueued tokens" },
 ];
@@ -65,8 +65,8 @@ function DefaultsSaid({ of: defaults }: { of: Defaults }) {
   return (
     <p className="note table-note">
       Without limits of its own, a key has {said(defaults.key)}; a tenant, over all its keys, has{" "}
-      {said(defaults.tenant)}, at most {count(defaults.quotas.files)} files of {count(defaults.quotas.file_bytes)} bytes
-      together, and {count(defaults.quotas.batches)} batches that have not ended, with{" "}
+      {said(defaults.tenant)}, at most {count(defaults.quotas.files)} files of {count(defaults.quotas.total_file_bytes)}{" "}
+      bytes together, and {count(defaults.quotas.batches)} batches that have not ended, with{" "}
       {count(defaults.quotas.enqueued_tokens)} enqueued tokens. laneway.toml sets them: [limits], [tenant_limits],
       [files] and [batches].
     </p>

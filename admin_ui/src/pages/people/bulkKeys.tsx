@@ -141,7 +141,7 @@ function LimitsDialog({
       open={open}
       onClose={onClose}
       title={title}
-      note="These limits replace all earlier limits. Blank: the default in laneway.toml."
+      note="These rate limits replace all earlier rate limits; quotas do not change. Blank: the default in laneway.toml."
       verb="Set limits"
       items={items}
       action={async ({ id }) => {

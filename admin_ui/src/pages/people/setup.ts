@@ -37,8 +37,13 @@ export function useSetup(tenant: string): Setup | null {
     projects: projects.data,
     keys: keys.data.filter((key) => key.kind !== "admin"),
     budgets: budgets.data,
-    limits: limits.data,
+    limits: limits.data.filter(hasRateLimit),
   };
+}
+
+/** A row may have quotas only. */
+function hasRateLimit(own: RowOf<"/v1/admin/limits">): boolean {
+  return own.requests_per_minute !== null || own.tokens_per_minute !== null || own.concurrency !== null;
 }
 
 /** The parts of a setup that are missing. */

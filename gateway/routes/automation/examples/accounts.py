@@ -79,7 +79,7 @@ ANSWERS: dict[str, Any] = {
     "DefaultLimits": {
         "key": _ALLOWANCE,
         "tenant": _ALLOWANCE,
-        "quotas": {"files": 1000, "file_bytes": 10737418240, "batches": 20, "enqueued_tokens": 50000000},
+        "quotas": {"files": 1000, "total_file_bytes": 10737418240, "batches": 20, "enqueued_tokens": 50000000},
     },
     "EndUserView": {
         "id": BUDGET,
@@ -129,7 +129,7 @@ ANSWERS: dict[str, Any] = {
         "tokens_per_minute": None,
         "concurrency": None,
         "files": None,
-        "file_bytes": 53687091200,
+        "total_file_bytes": 53687091200,
         "batches": None,
         "enqueued_tokens": None,
     },
