@@ -34,6 +34,7 @@ os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
 forked.enable()
 
 
+@pytest.hookimpl(trylast=True)  # the terminal's plugin is registered by this hook, too
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:  # a worker of pytest-xdist has none
