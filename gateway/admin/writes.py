@@ -110,8 +110,8 @@ class Writes:
             raise ActorKeyEnded("the key was revoked or has expired")
         if self.actor.is_person and not people.usable(connection, [self.actor.id]):
             raise ActorKeyEnded("the person has no session or no role any more")
-        # Each write checks this itself, with a message about its own rows. This check refuses a write that lacks its
-        # own.
+        # Each write should check this itself, with a message about its own rows; this check refuses a write that does
+        # not.
         if not self.actor.sees(tenant_id):
             raise RowNotFound(f"there is no {object_id!r}")
         if self._idempotent is not None:
