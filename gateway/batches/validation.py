@@ -20,8 +20,8 @@ BLANK_LINES_MAX = 100_000  # of a file: a file of blank lines alone would occupy
 ERRORS_MAX = 100  # that a batch lists
 BYTES_PER_TOKEN = 4  # of a body, in the estimate of enqueued tokens
 # Lines are ordered so that prompts with a common beginning run one after another: by its first PREFIX_BYTES, then by
-# checksums of its first CHECKED_BYTES, each a fifth longer than the one before. So neighbouring prompts share at least
-# five sixths of the longest beginning that either shares with any other line.
+# checksums of its first CHECKED_BYTES, each a fifth longer than the one before. So each line shares with one of its
+# neighbours at least five sixths of the longest beginning that it shares with any line.
 PREFIX_BYTES = 192
 CHECKED_BYTES = tuple(int(PREFIX_BYTES * 1.2**number) for number in range(1, 64))
 METHOD = "POST"
