@@ -50,9 +50,9 @@ class LargeBody(msgspec.Struct, frozen=True):
 
 class EmbeddingFormat(msgspec.Struct, frozen=True):
     """The form of the prompts' vectors in an answer. `dimensions`: the first numbers of each, normalised again; None:
-    all. `queries`: the number of prompts, from the first, with which the other prompts are compared. `top_n`:
-    comparisons shown. `shows_texts`: beside each comparison its text. `shows_vectors`: the answer has the vectors;
-    False: comparisons of them."""
+    all. `queries`: of the prompts, the first ones, which the others are compared with. `top_n`: comparisons shown.
+    `shows_texts`: beside each comparison its text. `shows_vectors`: the answer has the vectors; False: comparisons of
+    them."""
 
     dimensions: int | None = None
     base64: bool = False
