@@ -17,7 +17,7 @@ usage_days = sa.Table(
     sa.Index("ix_usage_days_day", "day"),
 )
 
-# One row, as rollup_cursor: usage rows up to `sequence` are in usage_days.
+# The table has one row, like rollup_cursor: the usage rows up to `sequence` are counted in usage_days.
 day_cursor = sa.Table(
     "day_cursor",
     metadata,

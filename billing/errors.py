@@ -58,7 +58,7 @@ class ArgumentChecks:
             self._found += (refusal, *refusal.others)
 
     def raise_all(self) -> None:
-        """Raise the first refusal, with the others in it; nothing if every check passed."""
+        """Raise the first refusal, with the later refusals as its `others`; return if every check passed."""
         if self._found:
             first, *others = self._found
             first.others = tuple(others)

@@ -31,5 +31,5 @@ line_outputs = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("code", sa.String(64)),  # of the error; null: none
 )
-# With it, the lines of a batch are counted without their outputs, also the lines of the last minute.
+# With this index, the lines of a batch, or of its last minute, are counted without reading their outputs.
 sa.Index("ix_line_outputs_is_error", line_outputs.c.batch_id, line_outputs.c.is_error, line_outputs.c.created_at)

@@ -41,8 +41,8 @@ _BUMP = (
     .returning(_row.c.number)
 )
 _READ = sa.select(_row.c.number).where(_row.c.id == 1)
-# The ledger reloads its prices when this token grows: by writes that may change prices, and by writes of processes of
-# older versions, which log nothing.
+# The ledger reloads its prices when this token grows. It grows with each write that may change prices, and with every
+# write of a process of an older version, which logs no change.
 price_token = sa.select(_row.c.number - _row.c.unpriced).where(_row.c.id == 1).scalar_subquery()
 
 

@@ -24,7 +24,7 @@ sla_quarters = sa.Table(
     sa.Index("ix_sla_quarters_quarter", "quarter"),
 )
 
-# One row, as rollup_cursor: usage rows up to `sequence` are in sla_quarters.
+# The table has one row, like rollup_cursor: the usage rows up to `sequence` are counted in sla_quarters.
 sla_cursor = sa.Table(
     "sla_cursor",
     metadata,

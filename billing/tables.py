@@ -271,7 +271,7 @@ checkpoints = sa.Table(
     sa.Column("engines", sa.Text),  # tokens made by engine epoch, as JSON; null: a version without this column
 )
 
-# Of `holds.lost_tokens`, the tokens that each engine process made.
+# The tokens of `holds.lost_tokens`, by the engine process that made them.
 lost_attempts = sa.Table(
     "lost_attempts",
     metadata,
@@ -343,17 +343,17 @@ usage = sa.Table(
     sa.Column("swapped_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("started_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger, nullable=False),
-    # The engine process that made the tokens; of several, the newest attempt's, and usage_attempts has the tokens of
-    # the others. Null: settled by a version without this column, or no engine ran.
+    # The engine process that made the tokens; if several did, the process of the newest attempt, and usage_attempts has
+    # the tokens of the other processes. Null: no engine ran, or a version without this column settled the request.
     sa.Column("engine_epoch", sa.String(64)),
     sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
     sa.Column("tag_set_id", sa.String(64)),  # of its hold
     # The targets in force at its first token, the mean time between its tokens and the longest (books/sla.py). Null:
     # not measured.
     *(sa.Column(name, sa.Double) for name in ("ttft_target_s", "itl_target_s", "itl_s", "pause_s")),
-    # From the request's arrival until an engine received it, and of that the wait until the engine had its adapter.
-    # Then the seconds until the model's weights would be resident, as an engine predicted; 0: they were. Null: settled
-    # by a version without these columns, or unknown; load_s also without an adapter.
+    # Seconds from the request's arrival until an engine received it; the part of them before the engine had the
+    # adapter; and the seconds until the model's weights are resident, as the engine predicted then (0: they were
+    # resident). Null: unknown, or settled by a version without these columns; load_s is also null without an adapter.
     *(sa.Column(name, sa.Double) for name in ("submitted_s", "load_s", "weights_s")),
     sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
@@ -392,8 +392,8 @@ usage_recompute = sa.Table(
     sa.Column("device_s", sa.Double, nullable=False),
 )
 
-# Of a request whose tokens several engine processes made: the tokens of each process but usage.engine_epoch. The others
-# of usage.made_tokens are engine_epoch's.
+# Requests whose tokens several engine processes made: the tokens of each process except usage.engine_epoch, which made
+# the remaining tokens of usage.made_tokens.
 usage_attempts = sa.Table(
     "usage_attempts",
     metadata,
@@ -656,7 +656,8 @@ engine_readings = sa.Table(
     sa.Column("settled_after", sa.BigInteger, nullable=False),
     sa.Column("late_before", sa.BigInteger, nullable=False),  # in addition to the settled ones
     sa.Column("late_after", sa.BigInteger, nullable=False),
-    # The most that open holds, and holds that expired lately, may have made in addition, on any engine.
+    # The most tokens that open holds, and holds that expired in the last engine_books.UNREPORTED_S, may have made in
+    # addition, on any engine.
     sa.Column("open_tokens", sa.BigInteger, nullable=False),
     sa.Column("expired_tokens", sa.BigInteger, nullable=False),
     sa.Column("unnamed_tokens", sa.BigInteger),  # of no known engine; null: they changed between the readings

@@ -245,7 +245,7 @@ conversations = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),  # of the metadata and the items
     sa.Column("created_at", sa.BigInteger, nullable=False),
 )
-# With `bytes`, as that of responses.
+# With `bytes`, as the index of responses.
 sa.Index("ix_conversations_tenant_id", conversations.c.tenant_id, conversations.c.created_at, conversations.c.bytes)
 
 conversation_items = sa.Table(
@@ -307,7 +307,7 @@ sa.Index(
     postgresql_where=adapters.c.tenant_id.is_(None),
 )
 
-# Versions of adapters. A number is never used twice; rows of removed versions stay for the history.
+# Versions of adapters. A number is never used twice; rows of removed versions remain for the history.
 adapter_versions = sa.Table(
     "adapter_versions",
     metadata,
@@ -434,8 +434,8 @@ restores = sa.Table(
     sa.Column("report", sa.JSON, nullable=True),
 )
 
-# What each gateway finds degraded or down now, by part of its health; a part that is sound has no row. The rows of a
-# gateway without a lease are ignored and deleted.
+# The parts of its health that each gateway finds degraded or down now; a sound part has no row. The rows of a gateway
+# without a lease are ignored and deleted.
 problem_reports = sa.Table(
     "problem_reports",
     metadata,

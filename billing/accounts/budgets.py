@@ -56,9 +56,9 @@ _SORTED = ListColumns(
 
 class Budget(msgspec.Struct, frozen=True):
     """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
-    `thresholds` are percentages, ascending. `first_key_id`, of a rotated key: the first key of its chain of rotations;
-    all keys of the chain count in this budget. None if the key replaced no other key. `per_end_user`: a template; the
-    limit is that of each end user."""
+    `thresholds` are percentages, ascending. `first_key_id`: the first key of a rotated key's chain of rotations; all
+    keys of the chain count in this budget; None if the key replaced no other key. `per_end_user`: the budget is a
+    template, and its limit applies to each end user."""
 
     id: str
     tenant_id: str
@@ -76,7 +76,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def counts_for(self) -> str:
-        """The id in `HoldRequest.scope_ids` whose holds count in this budget. It never changes."""
+        """This budget counts the holds that have this id in `HoldRequest.scope_ids`. The id never changes."""
         return self.first_key_id or self.scope_id
 
 
@@ -86,9 +86,9 @@ _SELECT = sa.select(*_COLUMNS).where(_budgets.c.template_id.is_(None))
 
 class BudgetState(msgspec.Struct, frozen=True):
     """A budget in its present window. `left` is negative if a soft limit is exceeded, or a limit was lowered.
-    `resets_at`: the end of the window; None for a total budget. Of a template: `end_users` is the number of its end
-    users, `end_users_near` that of end users above end_users.NEAR_PERCENT of their limit, and nothing is used or
-    held."""
+    `resets_at`: the end of the window; None for a total budget. A template has `end_users`, the number of its end
+    users, and `end_users_near`, the number of end users above end_users.NEAR_PERCENT of their limit; its `used` and
+    `held` are 0."""
 
     budget: Budget
     window_start: int
@@ -96,7 +96,7 @@ class BudgetState(msgspec.Struct, frozen=True):
     used: int
     held: int
     left: int
-    end_users: int | None = None  # None, as the next: no template
+    end_users: int | None = None  # None, like end_users_near, unless the budget is a template
     end_users_near: int | None = None
 
 

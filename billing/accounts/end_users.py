@@ -56,7 +56,7 @@ class _Template(msgspec.Struct, frozen=True):
     id: str
     scope_id: str
     first_key_id: str | None
-    salt: str | None  # None: erased
+    salt: str | None  # None: the tenant was erased
 
 
 class _WantedBudget(msgspec.Struct, frozen=True):
@@ -115,10 +115,10 @@ def _found(wanted: _WantedBudget, existing: Collection[str]) -> str | None:
 
 def _make(connection: sa.Connection, missing: Sequence[_WantedBudget], now: int) -> set[str]:
     """Make the missing budgets with the present limits of their templates. Returns the ids that exist afterwards. A
-    template that was removed meanwhile makes none."""
+    template that another transaction has removed gets no new budgets."""
     template_ids = sorted({one.template_id for one in missing})
     locked = {row[0]: row[1:] for row in _LOCK_TEMPLATES.rows(connection, {"budget_ids": template_ids})}
-    existing = _existing(connection, missing)  # read after the locks, so with all that other gateways made
+    existing = _existing(connection, missing)  # read under the locks: includes the budgets that other gateways made
     rows: dict[str, tuple[Any, ...]] = {}
     for template_id, copied in locked.items():
         left = END_USERS_MAX - _count(connection, template_id)
@@ -139,7 +139,7 @@ def _count(connection: sa.Connection, template_id: str) -> int:
     return int(connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one())
 
 
-# ---- what administrators change and see ------------------------------------------------------------------------
+# ---- writes and reads of administrators ------------------------------------------------------------------------
 
 
 def change_budgets(connection: sa.Connection, template_id: str, values: Mapping[str, object]) -> None:

@@ -131,8 +131,8 @@ class WebhookOutbox(Generic[E]):
             self._change(connection, rows)
 
     def _change(self, connection: sa.Connection, rows: list[Values]) -> None:
-        """Update pending deliveries; all rows have the same columns. A delivery that an attempt with an expired claim
-        has made meanwhile is no longer pending, so it does not change."""
+        """Update pending deliveries; all rows have the same columns. If an attempt whose claim had expired completed a
+        delivery, the delivery is no longer pending and does not change."""
         if rows:
             connection.execute(self._set, rows)
 

@@ -47,7 +47,7 @@ class UnitPrices(msgspec.Struct, frozen=True):
     embedding: int
 
     def prompt_price(self, operation: Operation) -> int:
-        """Of a prompt token that is not cached."""
+        """The price in picos of a prompt token that is not cached."""
         return self.embedding if operation == "embedding" else self.input
 
     def most(self, prompt_tokens: int, max_tokens: int, operation: Operation = "text") -> int:

@@ -2,7 +2,8 @@
 
 The tags of a key are a tag set, stored once for each tenant under an id made from its content, and never changed. A
 hold and its usage row copy the id: later edits of the key do not change them. The holds of lines of batches have a tag
-set of their own: the key's tags and SOURCE_TAG. So whatever splits usage by tags tells lines from other requests.
+set of their own: the key's tags and SOURCE_TAG. So every report that splits usage by tags separates lines from other
+requests.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def store_line_tag_set(connection: sa.Connection, tenant_id: str, tag_set_id: st
 
 
 def source_filter(of_batch: bool | None) -> tuple[tuple[str, str], ...]:
-    """The tags wanted of lines of batches (True), of all other requests (False), or none (None)."""
+    """The tags that select lines of batches (True), all other requests (False), or every request (None)."""
     return () if of_batch is None else ((SOURCE_TAG, BATCH_LINE if of_batch else ""),)
 
 

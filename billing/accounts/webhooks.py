@@ -33,7 +33,7 @@ _webhooks = tables.webhooks
 
 class Webhook(msgspec.Struct, frozen=True):
     """A webhook without its secrets, as it may be shown. `tenant_id` None: the operator's, for alerts of all tenants.
-    `format`: one of FORMATS; `events`: some of EVENTS. `active` false: it was removed. A paused one gets no new
+    `format`: one of FORMATS; `events`: some of EVENTS. `active` false: it was removed. A paused webhook gets no new
     events."""
 
     id: str

@@ -24,7 +24,7 @@ _ARM = (_usage.c.model, _usage.c.adapter, _usage.c.adapter_version)
 class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
     """One arm. `failed`: requests that ended because an engine or a gateway failed. `cost_picos` by currency.
     Percentiles of seconds to the first token, and the device's seconds per token made, are computed from at most the
-    newest SAMPLE_MAX requests of all arms together; null: none of these requests is the arm's."""
+    newest SAMPLE_MAX requests of all arms together; null: the arm served none of these requests."""
 
     model: str
     adapter: str | None
@@ -46,8 +46,8 @@ def of_alias(connection: sa.Connection, name: str, *, start: int, tenant_id: str
 
 
 def of_adapter(connection: sa.Connection, adapter_id: str, *, start: int, tenant_id: str | None = None) -> list[ArmUse]:
-    """As `of_alias`, by the version of the adapter. Requests that were settled before versions were recorded are
-    left out."""
+    """The arms of an adapter, one for each of its versions; otherwise as `of_alias`. Requests that were settled before
+    versions were recorded are left out."""
     where = [_usage.c.adapter == adapter_id, _usage.c.adapter_version.is_not(None)]
     return _arms(connection, where, start, tenant_id)
 

@@ -1,4 +1,4 @@
-"""The history of requests in pages: first the running requests, then the ended requests, newest ending first. And all
+"""The history of requests in pages: first the running requests, then the ended requests, newest ending first; and all
 data of one request. Prompts and answers are not in the database.
 
 The time for a page does not depend on the number of requests: a page continues an index from the end of the previous

@@ -122,9 +122,9 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
 
 
 def count_rows(connection: sa.Connection, limit: int) -> CountedRows:
-    """Count the usage rows after the cursor, about `limit` of them. On PostgreSQL the transaction must be that of
-    `store_counts` and must have the cursor locked (`complete_up_to`); on SQLite a separate one that only reads will do,
-    so that the ledger need not wait for it."""
+    """Count the usage rows after the cursor, about `limit` of them. On PostgreSQL, `connection` must be in the
+    transaction of `store_counts`, which has locked the cursor (`complete_up_to`). On SQLite it may be in a separate
+    transaction that only reads, for which the ledger does not wait."""
     cursor = read_cursor(connection)
     newest = complete_up_to(connection)
     if newest is None or newest <= cursor.sequence:

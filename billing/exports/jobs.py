@@ -170,8 +170,8 @@ def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
 
 
 def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
-    """Claim the oldest active job, unless a living gateway runs it: one job runs at a time. None: nothing to claim. A
-    job that has been started ATTEMPTS_MAX times is marked as failed."""
+    """Claim the oldest active job, unless a live gateway runs it: one job runs at a time. Returns None if there is no
+    job to claim. A job that has been started ATTEMPTS_MAX times is marked as failed."""
     now = clock(connection)
     head = connection.execute(_head(now).with_for_update(of=_exports)).one_or_none()
     if head is None or not head.free:

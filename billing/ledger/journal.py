@@ -21,7 +21,8 @@ import msgspec
 
 from billing.ledger.messages import Settlement, Void
 
-# The largest record, with its header. For each running request this space is reserved.
+# The size of the largest record, with its header. The settler reserves this space in the journal for each running
+# request.
 RECORD_BYTES_MAX = 4096
 READ_RECORDS_MAX = 256
 SUFFIX = ".journal"

@@ -73,7 +73,7 @@ class _EndItem:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """What waits for a transaction, in the order of arrival."""
+    """The holds and the endings that wait for a transaction, each in the order of arrival."""
 
     holds: deque[_HoldItem] = field(default_factory=deque)
     endings: deque[_EndItem] = field(default_factory=deque)
@@ -134,8 +134,8 @@ class Ledger:
     async def hold(self, request: HoldRequest, *, is_line: bool = False) -> Held | HoldRefused:
         """Reserve the most that the request may cost. When this returns, the hold is committed. A repeated call with
         the id of an open hold gives the same answer. If the caller is cancelled meanwhile, the hold is voided.
-        `is_line`: of a batch, so it waits as endings do. Raises LedgerUnavailable; RequestIdReused if the hold with
-        this id has ended."""
+        `is_line`: the request is a line of a batch, so its hold waits for a transaction as endings do. Raises
+        LedgerUnavailable; RequestIdReused if the hold with this id has ended."""
         request.check()
         return await self._reserve(request, is_line=is_line)
 

@@ -118,19 +118,19 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`, whose
     keys are the tiers that caused them. `queue_device_s`: of `queue_s`, the seconds in which the device computed for
     other requests, by their tier. `age_s`: from the request's arrival at the gateway until this ending, by the
-    gateway's own clock; `ttft_s` is measured from the arrival too. None: unknown, as of a dead gateway;
-    `before_hold_s`, of a journal of an earlier version, is the part of it before its hold was requested. `finished_at`
-    None: the time of the settlement. `engines`: made_tokens by the epoch of the engine process that made them, the
-    newest attempt's last; empty if they are unknown, as in a journal of an earlier version. `trace_id`: of the
-    request's trace, hexadecimal; None without one. `ttft_target_s`, `itl_target_s`: the targets in force at the first
-    token, for this prompt; None: no token arrived at the gateway, or a line of a batch. `itl_s`: the mean time between
-    tokens of the slowest text, None without two tokens; `pause_s`: the longest time between two of its tokens.
-    `submitted_s`: from the arrival until an engine received the request; `load_s`: of that, the wait until the engine
-    had the adapter; `weights_s`: as predicted then, until the model's weights are resident; None: unknown. `asked`: the
-    model that the request named, if an alias or a fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`:
-    None without an adapter. `operation`: as the hold's; an embedding has no completion token, and no cached one: all
-    its tokens have one price. `batch_id`: of a line of a batch. `output`: recorded in the settlement's transaction
-    (`billing.ledger.outputs`); never in a journal."""
+    gateway's own clock; `ttft_s` is measured from the arrival too. `age_s` None: unknown, for example because the
+    gateway died. `before_hold_s`: seconds from the arrival until the hold was requested; only journals of an earlier
+    version have it. `finished_at` None: the time of the settlement. `engines`: made_tokens by the epoch of the engine
+    process that made them, the newest attempt's last; empty if they are unknown, as in a journal of an earlier version.
+    `trace_id`: of the request's trace, hexadecimal; None without one. `ttft_target_s`, `itl_target_s`: the targets in
+    force at the first token, for this prompt; None: no token arrived at the gateway, or a line of a batch. `itl_s`: the
+    mean time between tokens of the slowest text, None without two tokens; `pause_s`: the longest time between two of
+    its tokens. `submitted_s`: from the arrival until an engine received the request; `load_s`: of that, the wait until
+    the engine had the adapter; `weights_s`: as predicted then, until the model's weights are resident; None: unknown.
+    `asked`: the model that the request named, if an alias or a fallback replaced it, at most ASKED_CHARS_MAX.
+    `adapter_version`: None without an adapter. `operation`: as the hold's; an embedding has no completion token, and no
+    cached one: all its tokens have one price. `batch_id`: of a line of a batch. `output`: recorded in the settlement's
+    transaction (`billing.ledger.outputs`); never in a journal."""
 
     request_id: str
     prompt_tokens: int

@@ -1,5 +1,4 @@
-"""The part of a request that the rest of a budget covers, and the refusal of a request that the budget does not
-cover."""
+"""The part of a request that the remaining amount of a budget covers, and the refusal of a request that exceeds it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ _END_USER_CODE: RefusalCode = "end_user_budget_exceeded"
 def affordable_tokens(
     budget: LockedBudget, window: BudgetWindow, request: HoldRequest, prices: UnitPrices
 ) -> int | None:
-    """The completion tokens that the rest of the budget covers; None: any number; below 0: not even the prompt."""
+    """The completion tokens that the budget's remaining amount covers; None: any number; below 0: it does not cover the
+    prompt."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
         return left - request.prompt_tokens

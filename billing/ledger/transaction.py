@@ -156,7 +156,7 @@ class LedgerTransaction:
         [(price_token, lease_expires_at, any_template)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
         self._prices.refresh(price_token)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
-            # A gateway that makes holds is alive. Without a valid lease, an audit would expire its holds.
+            # Renew the lease of a gateway that makes holds: without a valid lease, an audit would expire the holds.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
         self._outputs.lock_leases(connection, outputs_of(endings))
         self._lock(connection, holds, endings, per_end_user=bool(any_template))

@@ -19,8 +19,8 @@ _corrections = tables.corrections
 
 def documented(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     """The documents of the month's invoices and credits (None: of all): exact amount = invoice or credit; net = the
-    exact amount rounded; taxes = their rates on the net amount; total = their sum; payments ≤ total. And for all
-    series: the numbers are 1, 2, 3 … up to the counter."""
+    exact amount rounded; taxes = their rates on the net amount; total = their sum; payments ≤ total. In every series
+    the numbers are 1, 2, 3 … up to the counter."""
     owed = sa.func.coalesce(_invoices.c.total_picos, -_corrections.c.picos).label("owed")
     period_id = sa.func.coalesce(_invoices.c.period_id, _corrections.c.period_id)
     paid = select(payments.c.invoice_id, sum_of(payments.c.minor).label("paid")).group_by(payments.c.invoice_id)

@@ -21,7 +21,7 @@ from billing.proofs.imbalances import Imbalance
 # After this time without a report an engine counts as ended, with its requests in flight. Its made tokens are then
 # taken to be the tokens that gateways received: its counts are closed, and no finding is raised.
 SILENT_S = 180
-# For this time after a hold expired, its gateway may still settle it, or its engine may count its tokens as lost.
+# Seconds after a hold expired in which its gateway may still settle it, or its engine may count its tokens as lost.
 UNREPORTED_S = 3600
 
 _counts = tables.engine_counts
@@ -74,11 +74,11 @@ class LedgerCount(msgspec.Struct, frozen=True):
 
 class EngineBounds(msgspec.Struct, frozen=True):
     """Bounds of one engine process, from the readings up to `read_at`. An engine's gap is its tokens in the ledger
-    (late ones too) less the tokens that it made. For exact readings without fault
+    (late tokens too) less the tokens that it made. For exact readings without fault
 
     - gap + lost + reclaimed never falls: at least `floor`;
     - gap + lost never falls below the first gap: at least `least`;
-    - gap without the late ones never grows: at most `ceiling`.
+    - gap without the late tokens never grows: at most `ceiling`.
 
     `unnamed`: LedgerCount.unnamed. `short`: the last comparison found less than `floor` or `least`; the next one must
     confirm it."""
@@ -161,8 +161,8 @@ def record_count(
 
 
 def engine_gap(connection: sa.Connection) -> int | None:
-    """The ledger's tokens of the engines that answer, less the tokens that they made and did not lose. None unless no
-    request ran when each was read."""
+    """The ledger's tokens of the engines that answer, less the tokens that they made and did not lose. None if any of
+    the engines ran a request when it was read."""
     rows = connection.execute(sa.select(_readings)).all()
     if not rows or not all(row.quiet for row in rows):
         return None
@@ -208,8 +208,8 @@ def _narrow(last: EngineBounds, row: sa.Row[tuple[int, ...]]) -> tuple[EngineBou
     accounted = row.settled_after + row.late_after + row.lost_tokens + row.open_tokens + row.expired_tokens
     most = accounted - row.made_tokens
     for floor, bound in ((last.floor, most), (last.least, most - row.reclaimed_tokens)):
-        # The two sides of a broken connection do not detect it at the same time. Without a running request nothing is
-        # on its way; otherwise a shortfall must be found twice.
+        # The two sides of a broken connection do not detect it at the same time. While no request runs, no report is in
+        # transit; otherwise a shortfall must be found twice.
         if bound < floor and (last.short or row.quiet):
             return seen, Imbalance("tokens made and not accounted for", row.epoch, floor, bound)
     short = most < last.floor or most - row.reclaimed_tokens < last.least

@@ -54,7 +54,8 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
 )
 
 _results = tables.reconciliations
-# For few and new rows, whose pages are in memory: starting parallel workers takes longer than reading the rows.
+# Settings for the check of a minute: the pages of its rows are in memory, and starting parallel workers would take
+# longer than reading the rows.
 _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
@@ -164,7 +165,8 @@ def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconc
 
 
 def get(connection: sa.Connection, number: int) -> Reconciliation | None:
-    """The result with this number. None: there was none, or it was sound and is over RESULTS_KEPT_MAX results old."""
+    """The result with this number. None: there was no such result, or it had no finding and was deleted after
+    RESULTS_KEPT_MAX newer results."""
     row = connection.execute(sa.select(_results).where(_results.c.number == number)).one_or_none()
     return None if row is None else _read(row)
 

@@ -33,8 +33,8 @@ class BreakGlass:
         self._noted: dict[str, float] = {}  # key id → when its last audit line was written
 
     async def note_use(self, caller: Caller, request_id: str) -> None:
-        """Note the use of a key for emergencies; other callers cause nothing. An unwritable audit log does not refuse
-        the key: an emergency may be the cause."""
+        """Note the use of a key for emergencies; the keys of other callers are ignored. If the audit log cannot be
+        written, the key is not refused: an emergency may be the cause."""
         if not caller.break_glass:
             return
         self._metrics.break_glass_uses.inc()

@@ -47,7 +47,7 @@ def adopt_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
 
 
 def _note_secret(connection: sa.Connection, secrets: ServerSecrets, known: str) -> bool:
-    """False: the database has another fingerprint than `known` by now."""
+    """Returns False if another gateway has replaced the fingerprint `known` in the database."""
     new = secrets.fingerprints()[0]
     update = sa.update(_table).where(_table.c.fingerprint == known)
     changed = connection.execute(update.values(fingerprint=new, changed_at=database_now(connection))).rowcount > 0

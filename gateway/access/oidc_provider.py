@@ -100,7 +100,7 @@ class OidcProvider:
         return f"{self.section.name} ({self.section.issuer})"
 
     async def authorization_url(self, state: str, nonce: str, verifier: str) -> str:
-        """Where a browser signs in. Raises ProviderUnreachable."""
+        """The provider's URL to which the gateway redirects a browser for a sign-in. Raises ProviderUnreachable."""
         metadata = await self._read_metadata(FRESH_S)
         async with self._client(metadata) as client:
             url, _ = client.create_authorization_url(

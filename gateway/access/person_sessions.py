@@ -19,7 +19,8 @@ from gateway.access.sealed_values import SealedValues
 from gateway.tables import people, person_sessions, spent_tokens
 
 SESSIONS_MAX = 100  # of one person; a further sign-in ends the oldest session
-# One gateway checks a session in this time at least, and after a failure none tries again before it has passed.
+# The minimum seconds for which one gateway claims the check of a session; after a failed check no gateway repeats it
+# earlier.
 CLAIM_S = 30
 TOKENS_PURPOSE = "tokens of people's sessions, format 1"
 
@@ -92,8 +93,8 @@ def note_seen(connection: sa.Connection, session: PersonSession, now: int) -> No
 
 
 def claim_check(connection: sa.Connection, session: PersonSession, claim_s: float) -> bytes | None:
-    """Claim the check of a session for `claim_s`, and return its encrypted tokens. None: another gateway has claimed it
-    or has checked it meanwhile, or the session has ended."""
+    """Claim the check of a session for `claim_s`, and return its encrypted tokens. Returns None if another gateway has
+    claimed or completed the check, or the session has ended."""
     now = database_now(connection)
     claimed = connection.execute(
         sa.update(person_sessions)

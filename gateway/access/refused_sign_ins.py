@@ -51,7 +51,7 @@ class RefusedSignIns:
         self, database: Database, address: str, reason: str, request_id: str, caller: Caller | None = None
     ) -> None:
         """Write the line of a refused sign-in, within the bounds. `reason`: the error's code. `caller`: the bearer of
-        the key, if a key was found. An audit log that cannot be written is logged and refuses nothing."""
+        the key, if a key was found. A failure to write the audit log is logged and not raised."""
         client = client_of(address) or NO_ADDRESS
         actor, tenant_id = (None, None) if caller is None else (caller.key_id, caller.tenant_id)
         await self._note(database, ACTION, client, actor, tenant_id, {"reason": reason}, request_id)
@@ -59,8 +59,8 @@ class RefusedSignIns:
     async def note_person(
         self, database: Database, address: str, refused: SignedSignInRefused, request_id: str, person: Person | None
     ) -> None:
-        """`note` for a person at a provider. The line has no content of a token. `person` None: it never signed in
-        here, or the token does not say reliably who it is."""
+        """`note` for a person at a provider. The line has no content of a token. `person` None: the person never signed
+        in here, or the token does not identify the person reliably."""
         client = client_of(address) or NO_ADDRESS
         actor, tenant_id = (None, None) if person is None else (person.id, person.tenant_id)
         after = {"reason": refused.reason, "detail": str(refused)[:DETAIL_CHARS_MAX]}

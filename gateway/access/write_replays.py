@@ -82,8 +82,8 @@ class IdempotentWrite:
         await database.read(self.check_first)
 
     def check_first(self, connection: sa.Connection) -> None:
-        """As `look_up`. Two writes with one Idempotency-Key lock the revision one after the other, so the second finds
-        the row of the first here."""
+        """As `look_up`. Two writes with one Idempotency-Key lock the revision's row one after the other, so this check
+        of the second write finds the first write's row."""
         row, now = self._row(connection), database_now(connection)
         if row is None or row.request_id == self._request_id or _is_over(row, now):
             return
@@ -99,7 +99,7 @@ class IdempotentWrite:
         raise WriteReplayed(answer)
 
     def begin_write(self, connection: sa.Connection, tenant_id: str | None) -> None:
-        """Make the row. Without effect on later calls of the same write. Raises as `check_first`; RateLimited for an
+        """Insert the row; later calls of the same write have no effect. Raises as `check_first`; RateLimited for an
         actor with ROWS_MAX rows."""
         self.check_first(connection)
         now, row = database_now(connection), self._row(connection)

@@ -1,8 +1,8 @@
 """All administrative writes, for one actor: the command line and the admin API both use this module.
 
 Each part makes its change and the change's audit line in one transaction. A part checks what only the configuration or
-the actor's rights decide; every other rule stands where its rows are, in billing, keys or catalog. Nothing here knows
-HTTP or a terminal.
+the actor's rights decide; every other rule is checked by the module that owns its rows, in billing, keys or catalog.
+This module knows neither HTTP nor a terminal.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from gateway.catalog.base_models import (
 )
 
 CONTEXT_TOKENS_MAX = 16_777_216
-# Columns of a row that changes nothing of the model, and of a row whose files are named in laneway.toml.
+# The values of a row that changes nothing of its model, and the columns that are null if laneway.toml names the model's
+# files.
 UNCHANGED: dict[str, Any] = {
     "active": True, "pinned": None, "tenants": None, "fallbacks": None, "max_tokens_default": None,
 }  # fmt: skip
@@ -152,7 +153,8 @@ class ModelWrites:
         self._writes.check_operator("base models")
 
     def _change(self, connection: sa.Connection, before: BaseModel, values: dict[str, Any]) -> None:
-        """Change a row. For a model of laneway.toml that was once an added model, the row's old files are dropped."""
+        """Change a row. If the model is in laneway.toml and was an added model before, the row's old files are
+        cleared."""
         if before.origin == "config":
             values = (UNCHANGED if before.id is None else {}) | CONFIGURED_FILES | values
         base_models.change(connection, before.name, **values)

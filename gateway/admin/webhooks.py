@@ -35,8 +35,9 @@ class WebhookWrites:
         events: Sequence[str] = (webhooks.BUDGETS,),
         routing_key: str | None = None,
     ) -> MadeWebhook:
-        """For the alerts of one tenant; without one, for all alerts that the actor sees. `routing_key`: of the format
-        `pagerduty`; it is stored encrypted. Raises WrongSecret if this host has another server secret."""
+        """Create a webhook for the alerts of one tenant; without `tenant_id`, for all alerts that the actor sees.
+        `routing_key`: of the format `pagerduty`; it is stored encrypted. Raises WrongSecret if this host has another
+        server secret."""
         check_routing_key(format, routing_key)
         self._writes.lock(connection)
         whose = self._writes.visible_tenant(connection, tenant_id)
@@ -103,7 +104,7 @@ def seen_webhook(connection: sa.Connection, webhook_id: str, actor: Actor) -> We
 
 
 def check_routing_key(format_: str, routing_key: str | None) -> None:
-    """Raises InvalidValue unless a key is there for PagerDuty, and for nothing else."""
+    """Raises InvalidValue if PagerDuty's format has no valid routing key, or another format has one."""
     if routing_key is None and format_ == webhooks.PAGERDUTY:
         raise InvalidValue(f"the format {webhooks.PAGERDUTY} needs a routing key", "routing_key")
     if routing_key is not None and format_ != webhooks.PAGERDUTY:

@@ -74,7 +74,7 @@ class Writes:
         self._idempotent = idempotent
 
     def lock(self, connection: sa.Connection) -> None:
-        """Begin a write that moves the revision further down, where it knows which tenant it concerns."""
+        """Begin a write that raises the revision later, once it knows which tenant it concerns."""
         revision.lock(connection)
         self._check_first(connection)
 
@@ -110,7 +110,8 @@ class Writes:
             raise ActorKeyEnded("the key was revoked or has expired")
         if self.actor.is_person and not people.usable(connection, [self.actor.id]):
             raise ActorKeyEnded("the person has no session or no role any more")
-        # Each write checks this itself, with a message about its own rows. A write that forgets is refused here.
+        # Each write should check this itself, with a message about its own rows; this check refuses a write that does
+        # not.
         if not self.actor.sees(tenant_id):
             raise RowNotFound(f"there is no {object_id!r}")
         if self._idempotent is not None:
@@ -170,7 +171,7 @@ class Writes:
         return tenant_of(connection, tenant, self.actor)
 
     def visible_tenant(self, connection: sa.Connection, tenant: str | None) -> str | None:
-        """As the function of this name, of the actor."""
+        """As the function `visible_tenant`, for this actor."""
         return visible_tenant(connection, self.actor, tenant)
 
 

@@ -44,7 +44,7 @@ class CompactShape(WholeShape):
 
 
 def _text(piece: TextPiece) -> str:
-    """Without the model's reasoning."""
+    """The piece's text without the model's reasoning."""
     if piece.parts is None:
         return piece.text
     return "".join([part.text for part in piece.parts if isinstance(part, ContentDelta)])

@@ -1,6 +1,6 @@
 """The answers of `/v1/embeddings`, `/v1/rerank` and `/v1/score`, from one vector of each prompt.
 
-Vectors take megabytes as JSON: a body is made in parts, of a few vectors each.
+Vectors take megabytes as JSON, so a body is rendered in parts of about PART_NUMBERS numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class EmbeddingsShape(WholeShape):
 
 
 class _ScoresShape(WholeShape):
-    """Of answers that compare vectors. One part has PART_SCORES comparisons, and the last part is the body."""
+    """The shape of an answer that compares vectors. Each step computes PART_SCORES comparisons, and the last step
+    yields the body."""
 
     has_logprobs = True
 
@@ -122,7 +123,7 @@ def _pooled(answer: Answer) -> PooledVectors:
 
 def numbers_json(vector: array[float]) -> str:
     """The vector as a list in JSON, from which a client reads the same float32 numbers. With the digits of float64 the
-    list would have half as many bytes more."""
+    list would have 1.5 times as many bytes."""
     shown = (f"{NUMBER_FORMAT}," * len(vector))[:-1] % tuple(vector)
     if "n" in shown:  # JSON has no "nan" or "inf": null
         return encode(vector.tolist()).decode()

@@ -83,7 +83,8 @@ class ResponseRecorder:
             self._stored.set()
 
     async def _record_end(self, usage: TokenUsage, error: ApiError | None) -> None:
-        """Implements `Answer.record_end`. Without a database the settlement does not wait longer than END_WAIT_S."""
+        """Implements `Answer.record_end`. If the database is unavailable, the settlement waits for at most
+        END_WAIT_S."""
         self._answer.usage = usage
         self._end = usage, error
         self._ending.set()

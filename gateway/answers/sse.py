@@ -264,7 +264,8 @@ class _Push:
     """Sends new text of an answer inside the owner's call that adds the text, without a task switch.
 
     The server's `send` coroutine is stepped by hand, and nearly always ends in that step. If the coroutine waits,
-    because the client does not read, pushing stops: the exchange's task awaits the rest of it and sends later text."""
+    because the client does not read, pushing stops: the exchange's task awaits the coroutine's remaining steps and
+    sends later text."""
 
     __slots__ = ("_answer", "_error", "_send", "_sending", "_shape", "_ticker")
 
@@ -307,7 +308,8 @@ class _Push:
 
 
 class _Sending:
-    """The rest of a coroutine that was stepped once and yielded the future `waits_for`. One task may await it."""
+    """The remaining steps of a coroutine that was stepped once and yielded the future `waits_for`. One task may await
+    it."""
 
     def __init__(self, coroutine: Any, waits_for: Any) -> None:
         self._coroutine = coroutine

@@ -133,7 +133,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return isinstance(system, list) and bool(system) and is_billing_block(system[0].text)
 
     def to_generation(self) -> GenerationRequest:
-        """For counting tokens: the sampling values are placeholders."""
+        """The request whose prompt tokens are counted; its sampling values are placeholders."""
         return GenerationRequest(
             model=self.model,
             prompts=[self.prompt()],
@@ -259,7 +259,8 @@ def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
 
 
 def _check_hints(request: CountRequest, unknown: UnknownFields) -> None:
-    """Name the hints that are ignored. What depends on the model is named once it is known (`generation.guiding`)."""
+    """Name the hints that are ignored. Hints that only some models ignore are named once the model is known
+    (`generation.guiding`)."""
     for field in IGNORED_HINTS:
         value = getattr(request, field)
         if value is not None and value != SPEED_STANDARD and not is_empty(value):

@@ -55,7 +55,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         )
 
     def generation_request(self) -> GenerationRequest:
-        """For its ids: the sampling values are placeholders."""
+        """The request whose prompt is converted to ids; its sampling values are placeholders."""
         if (chat := self.chat_request()) is not None:
             return chat.to_generation()
         return _placeholder_request(
@@ -70,7 +70,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tokens: Annotated[list[TokenId], Meta(max_length=PROMPT_IDS_MAX)]
 
     def generation_request(self) -> GenerationRequest:
-        """For its text: the sampling values are placeholders."""
+        """The request whose ids are decoded to text; its sampling values are placeholders."""
         return _placeholder_request(self.model, self.tokens, "tokens")
 
 

@@ -22,7 +22,7 @@ class BatchActivity(msgspec.Struct, frozen=True):
 
 
 def activities_of(connection: sa.Connection, found: list[BatchProgress]) -> dict[str, BatchActivity]:
-    """By the id of the batch."""
+    """The activity of each batch, by the batch's id."""
     now = database_now(connection)
     unended = [progress.row.id for progress in found if progress.row.ended_at is None]
     recent, errors = _recent_lines(connection, unended, now), count_errors(connection, unended)

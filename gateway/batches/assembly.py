@@ -54,8 +54,9 @@ class OutputDamaged(RowsChanged):
 
 
 class Assembler:
-    """Of one gateway process. `expires_s`: of files whose batch does not say. `note_damaged`: called with the number of
-    outputs that could not be decrypted and were replaced by an error."""
+    """Writes the files of ended batches; each gateway process has one. `expires_s`: seconds until the files of a batch
+    without an `output_expires_s` expire. `note_damaged`: called with the number of outputs that could not be decrypted
+    and were replaced by an error."""
 
     def __init__(
         self,
@@ -225,8 +226,8 @@ def _near(lines: Sequence[LinePosition]) -> Iterator[list[LinePosition]]:
 
 
 def _unrun(batch_id: str, plan: AssemblyPlan, lines: Sequence[LinePosition], data: bytes | None) -> bytes:
-    """The error of each line; `data`: the input file from the first of them to the last. None: it could not be read, so
-    the lines have no custom_id."""
+    """The error of each line; `data`: the input file from the first of them to the last. `data` None: the file could
+    not be read, so the lines have no custom_id."""
     found = []
     for line in lines:
         if data is None:

@@ -13,8 +13,8 @@ from gateway.config.batches_settings import BatchesSection
 
 
 class Batches:
-    """Of one gateway process. A batch is unknown to the API of another `dialect` than its own. `notice`: called when a
-    batch was created here, or is to be cancelled."""
+    """Creates, reads and cancels batches for the routes; each gateway process has one. The API of one `dialect` does
+    not find batches of another. `notice`: called when a batch was created here, or is to be cancelled."""
 
     def __init__(self, database: Database, section: BatchesSection, notice: Callable[[], None]) -> None:
         self._database = database

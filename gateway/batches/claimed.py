@@ -92,7 +92,8 @@ class ClaimedBatch:
     queues: list[TargetQueue] = field(default_factory=list)
     running: dict[int, Answer | None] = field(default_factory=dict)  # by line; None: its request has not begun
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of these lines
-    # While a budget refuses lines, one runs at a time: the others would hold what each lacks.
+    # While a budget refuses lines, one line runs at a time: holds of further lines would reduce the amount that each
+    # line needs.
     budget_pause: Pause = field(default_factory=lambda: Pause(BUDGET_PAUSE_S_MAX))
     is_refused_alone: bool = False  # the last line was refused, and no line of its tenant had a hold
     is_out_of_budget: bool = False  # the next line was refused so too
@@ -139,7 +140,7 @@ class ClaimedBatch:
         return not self.is_stopping and (refused or self.budget_pause.is_doubling)
 
     def next_number(self, line: int) -> int:
-        """Of the next attempt of a line under this lease, from 1. No number is used twice."""
+        """The number of the next attempt of a line under this lease, from 1. No number is used twice."""
         self.numbers[line] = self.numbers.get(line, 0) + 1
         return self.numbers[line]
 

@@ -151,7 +151,7 @@ def worker_view(connection: sa.Connection, claimed: Sequence[str], gateway_id: s
 
 
 def claim_batch(connection: sa.Connection, batch_id: str, gateway_id: str, epoch: int) -> tuple[BatchRow, int] | None:
-    """The batch and the epoch of the new lease; None: another gateway has claimed it meanwhile, or it has ended."""
+    """The batch and the epoch of the new lease; None if another gateway has claimed the batch, or it has ended."""
     new_epoch = take_lease(connection, batch_id, gateway_id, epoch)
     row = connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id)).one_or_none()
     if new_epoch is None or row is None or row.ended_at is not None:
@@ -213,7 +213,7 @@ def begin_run(
     connection: sa.Connection, row: BatchRow, epoch: int, key: TextKey, lines: int, tokens: int, tokens_max: int
 ) -> BatchError | None:
     """End the validation. Returns the error of a batch with which its tenant would have too many enqueued tokens; then
-    nothing is changed. `tokens_max`: the limit of a tenant without one of its own."""
+    nothing is changed. `tokens_max`: the limit of a tenant without its own limit."""
     lock_lease(connection, row.id, epoch)
     lock_quota(connection, key)  # one batch of the tenant at a time
     quota = tokens_quota(connection, row.tenant_id, tokens_max)

@@ -19,9 +19,9 @@ from gateway.generation.inflight import InFlight
 
 @dataclass(slots=True, frozen=True)
 class BatchEndpoint:
-    """`kind`: that of `bodies.read_request`. `shape_of`: makes the answer's Shape. `is_large`: its bodies may have
-    `gateway.messages_body_bytes_max` bytes. `error_of`: makes the body of an error, of it and its request id. `embeds`:
-    it makes embeddings, which are of one model."""
+    """An endpoint that lines may name. `kind`: as in `bodies.read_request`. `shape_of`: makes the answer's Shape.
+    `is_large`: a body may have `gateway.messages_body_bytes_max` bytes. `error_of`: makes an error's body from the
+    error and the request id. `embeds`: the endpoint answers with embeddings, all of one model."""
 
     kind: str
     shape_of: Callable[[InFlight], Shape]
@@ -40,5 +40,5 @@ ENDPOINTS = {
     "/v1/embeddings": BatchEndpoint("embeddings", EmbeddingsShape, embeds=True),
     "/v1/messages": BatchEndpoint("messages", MessageShape, is_large=True, error_of=anthropic_error),
 }
-# Of these, the endpoints that a batch of OpenAI's API may name.
+# The endpoints that a batch of OpenAI's API may name.
 OPENAI_ENDPOINTS = tuple(name for name in ENDPOINTS if name != "/v1/messages")

@@ -42,7 +42,7 @@ NO_TARGET = ""  # of a name that stands for no model: its lines run, and are ref
 
 
 class InlineBatches:
-    """Of one gateway process. `notice`: called when a batch was created."""
+    """Creates message batches; each gateway process has one. `notice`: called when a batch was created."""
 
     def __init__(
         self, config: Config, database: Database, files: Files, router: Router, notice: Callable[[], None]
@@ -119,8 +119,8 @@ class InlineBatches:
         return (await self._database.read(lambda connection: rows.progress_of(connection, [row])))[0]
 
     async def _insert(self, file_id: str, insert: Callable[[sa.Connection], BatchRow]) -> BatchRow:
-        """For a refusal, and for a repeated call, the content of the file is removed. After any other error, or a
-        cancellation, the batch may have been committed; `Files.remove_orphans` removes the content of no batch."""
+        """If the creation is refused, or the call is repeated, remove the content of the file. After any other error,
+        or a cancellation, the batch may have been committed; `Files.remove_orphans` removes the content of no batch."""
         try:
             row = await self._database.write_in_background(insert)
         except errors.ApiError:

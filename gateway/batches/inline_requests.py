@@ -158,7 +158,7 @@ class RequestSplitter:
         return False
 
     def _line(self, data: bytes) -> bytes:
-        """Of one request. Raises InvalidRequest, RequestTooLarge."""
+        """The line of one request. Raises InvalidRequest, RequestTooLarge."""
         name = f"requests.{self.requests}"
         self.requests += 1
         if self.requests > REQUESTS_MAX:

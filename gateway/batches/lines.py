@@ -1,7 +1,7 @@
 """Runs one line of a batch as a request of the generator, in process: at the batches' tier, without rate limits.
 
-Its output is recorded with its settlement. A line that ends without a settlement gets an output of its own here, if it
-failed for its own fault; otherwise the result says why it must run again.
+Its output is recorded with its settlement. If a line ends without a settlement, an error is recorded as its output here
+when the line itself is the cause; otherwise the result says why the line must run again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LineResult(msgspec.Struct, frozen=True):
 
 
 class LineRunner:
-    """Of one gateway process."""
+    """Runs the lines of batches; each gateway process has one."""
 
     def __init__(self, database: Database, generator: Generator, limiter: Limiter, tiers: Tiers, tier: str) -> None:
         self._database = database
@@ -81,8 +81,8 @@ class LineRunner:
         )
 
     async def run_line(self, batch: ClaimedBatch, task: LineTask) -> LineResult:
-        """Run the line once. `batch.running` has its answer meanwhile. Raises TextUnreadable for a line that cannot be
-        decrypted."""
+        """Run the line once. While it runs, `batch.running` has its answer. Raises TextUnreadable for a line that
+        cannot be decrypted."""
         assert batch.reader is not None, "lines run once the batch is open"
         assert batch.caller is not None, "lines run once the key of the batch is read"
         request_id = line_request_id(batch.id, task.line, batch.epoch, batch.next_number(task.line))
@@ -197,7 +197,7 @@ def stop_answer(answer: Answer) -> None:
 
 
 def _check_line(asked: GenerationRequest) -> None:
-    """Raises InvalidRequest for what an endpoint serves over HTTP only."""
+    """Raises InvalidRequest for fields that an endpoint serves over HTTP only."""
     if asked.stream:
         raise errors.InvalidRequest("'stream' must be false in a batch.", param="stream")
     if asked.background:

@@ -14,8 +14,8 @@ START = 8  # lines at once, before the first heartbeat
 GROWTH = 1.5  # at each heartbeat, until lines wait for the first time, and after FREE_BEATS heartbeats without a queue
 SLOW_GROWTH = 1.0625  # at other heartbeats: larger steps would let the queue oscillate
 FREE_BEATS = 3
-# Lines of the tier that may wait at an engine: a place that a line leaves is taken by one of them at once, not after
-# the next line's hold. The first number, and one line for each QUEUED_PART running requests.
+# Lines of the tier that may wait at an engine: when a running line ends, the engine begins a waiting line at once, and
+# not after the hold of the next line. The first number, and one line for each QUEUED_PART running requests.
 QUEUED_MIN, QUEUED_PART = 4, 16
 
 
@@ -37,8 +37,8 @@ class LinePace:
         return self._limit if self._engines else 0
 
     def adjust(self, outstanding: int) -> None:
-        """Follow the engines' newest heartbeats; `outstanding`: lines that run. No effect until an engine has sent a
-        new one, since it says what the last change did."""
+        """Follow the engines' newest heartbeats; `outstanding`: lines that run. Has no effect until an engine has sent
+        a new heartbeat, which shows the result of the last change."""
         known = list(self._heartbeats())
         self._engines = len(known)
         beats = [beat for beat in known if beat is not None and beat.load is not None]

@@ -32,7 +32,7 @@ INVALID_MODEL = "invalid_model"  # of a line whose endpoint does not serve its m
 
 
 class BatchPreparer:
-    """Of one gateway process."""
+    """Opens and validates claimed batches; each gateway process has one."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class BatchPreparer:
         return True
 
     async def _scan(self, batch: ClaimedBatch, caller: Caller, scanner: LineScanner) -> dict[str, str]:
-        """Scan the file to its end, or to the last error that is listed. Returns what the names of models stand for."""
+        """Scan the file to its end, or to the last error that is listed. Returns the targets of the model names."""
         assert batch.reader is not None
         loop, targets = asyncio.get_running_loop(), dict[str, str]()
         written_at = loop.time()
@@ -129,8 +129,8 @@ class BatchPreparer:
     async def _resolve(
         self, batch: ClaimedBatch, caller: Caller, scanner: LineScanner, targets: dict[str, str]
     ) -> None:
-        """Find what the names stand for that were read since the last call, up to the last error that is listed. All
-        lines of a name get one target."""
+        """Find the targets of the model names that were read since the last call, up to the last error that is listed.
+        All lines with one name get one target."""
         async for name in in_groups(list(islice(scanner.models, len(targets), None))):
             if scanner.has_failed:
                 return
@@ -165,8 +165,8 @@ async def in_groups(names: Iterable[str]) -> AsyncIterator[str]:
 
 
 def pinned_target(router: Router, caller: Caller, name: str, sticky: str, tier: str) -> str:
-    """The pinned name of what a name stands for: of an alias, the model by weight (by the hash of `sticky`) or the
-    cheapest at the tier, as of a request. Raises ModelNotFound."""
+    """The pinned name of the target of `name`. The target of an alias is chosen as for a request: by weight (by the
+    hash of `sticky`), or the cheapest at the tier. Raises ModelNotFound."""
     candidates = router.route(caller, name, sticky).candidates
     priced = [
         (prices.most(1, 1), index)
@@ -177,8 +177,8 @@ def pinned_target(router: Router, caller: Caller, name: str, sticky: str, tier: 
 
 
 def pinned_name(target: ModelTarget) -> str:
-    """The name that stands for this target also once a name or an alias means another one: of the base model, or of
-    the version of an adapter."""
+    """A name of this target that does not change when aliases or adapter versions do: the base model's name, or the
+    adapter's name with the version."""
     if target.adapter is None:
         return target.model
     return f"{split_version(target.name)[0]}{VERSION}{target.adapter.version}"

@@ -27,8 +27,8 @@ class ProgressCache:
         self._counted: dict[str, tuple[float, BatchProgress, BatchActivity]] = {}  # unended batches, by id
 
     def read(self, connection: sa.Connection, rows: list[BatchRow]) -> list[tuple[BatchProgress, BatchActivity]]:
-        """In the order of `rows`. Counts and usage of an unended batch are at most FRESH_S seconds old; the row is as
-        given."""
+        """Progress and activity of each batch, in the order of `rows`. Counts and usage of a batch that has not ended
+        are at most FRESH_S seconds old; its row is the given one."""
         now = self._clock()
         with self._lock:
             self._counted = {id_: one for id_, one in self._counted.items() if now - one[0] < FRESH_S}

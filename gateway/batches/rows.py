@@ -150,7 +150,7 @@ def file_not_found(file_id: str) -> errors.NotFound:
 
 
 def enqueued_tokens(connection: sa.Connection, tenant_id: str, beside: str = "") -> int:
-    """Of the tenant's batches that have not ended, except the batch `beside`."""
+    """The enqueued tokens of the tenant's batches that have not ended, without the batch `beside`."""
     own = (batches.c.tenant_id == tenant_id, batches.c.ended_at.is_(None), batches.c.id != beside)
     query = sa.select(sa.func.coalesce(sa.func.sum(batches.c.enqueued_tokens), 0)).where(*own)
     return int(connection.execute(query).scalar_one())
@@ -209,7 +209,7 @@ def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str, dialect
 
 
 def read_any_batch(connection: sa.Connection, batch_id: str) -> BatchRow | None:
-    """Of any tenant, also if it is deleted: for callers that check themselves what their actor sees."""
+    """A batch of any tenant, also a deleted one, for callers that check their actor's access themselves."""
     if not BATCH_ID.fullmatch(batch_id):
         return None
     row = connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id)).one_or_none()
@@ -242,7 +242,8 @@ def list_batches(
 
 
 def progress_of(connection: sa.Connection, rows: list[BatchRow]) -> list[BatchProgress]:
-    """With the counts and usage of batches that have not ended as of now."""
+    """The progress of each batch, in the order of `rows`: for batches that have not ended, with the present counts and
+    usage."""
     running = [row.id for row in rows if row.ended_at is None]
     counts = count_outputs(connection, running)
     billed = billed_usage(connection, running)

@@ -39,8 +39,8 @@ class OutputLine(msgspec.Struct, frozen=True):
 
 
 def line_request_id(batch_id: str, line: int, epoch: int, number: int) -> str:
-    """The id of one attempt of a line: the `number`th under the worker's lease of `epoch`. Each has another id, so the
-    hold of an attempt that was lost never stands for a later one."""
+    """The id of one attempt of a line: the `number`th under the worker's lease of `epoch`. Each attempt has its own id,
+    so the hold of a lost attempt is never taken for the hold of a later one."""
     digest = hashlib.sha256(f"{batch_id} {line} {epoch} {number}".encode()).hexdigest()
     return f"req_{digest[:REQUEST_ID_CHARS]}"
 

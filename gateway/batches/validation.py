@@ -20,8 +20,8 @@ BLANK_LINES_MAX = 100_000  # of a file: a file of blank lines alone would occupy
 ERRORS_MAX = 100  # that a batch lists
 BYTES_PER_TOKEN = 4  # of a body, in the estimate of enqueued tokens
 # Lines are ordered so that prompts with a common beginning run one after another: by its first PREFIX_BYTES, then by
-# checksums of its first CHECKED_BYTES, each a fifth longer than the last. So the prompts of two neighbours have at
-# least five sixths of the longest beginning in common that other lines share with them.
+# checksums of its first CHECKED_BYTES, each a fifth longer than the one before. So each line shares with one of its
+# neighbours at least five sixths of the longest beginning that it shares with any line.
 PREFIX_BYTES = 192
 CHECKED_BYTES = tuple(int(PREFIX_BYTES * 1.2**number) for number in range(1, 64))
 METHOD = "POST"
@@ -58,7 +58,7 @@ class _PromptFields(msgspec.Struct, frozen=True):
     prompt: msgspec.Raw = msgspec.Raw(b"")
 
     def order_key(self) -> bytes:
-        """By which lines of one target are ordered: at most 444 bytes."""
+        """The key by which lines of one target are ordered, at most 444 bytes."""
         before = (self.tools, self.system or self.instructions)
         text = memoryview(b"".join([*before, self.messages or self.input or self.prompt]))
         parts, at, checksum = [bytes(text[:PREFIX_BYTES])], 0, 0

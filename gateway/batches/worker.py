@@ -53,7 +53,8 @@ _log = logging.getLogger(__name__)
 
 
 class BatchWorker:
-    """Of one gateway process. `on_budget`: what a tenant's lines do that a budget does not cover."""
+    """Claims batches and runs their lines; each gateway process has one. `on_budget` returns the tenant's policy for
+    lines that a budget does not cover, `wait` or `fail`."""
 
     def __init__(
         self,
@@ -225,8 +226,8 @@ class BatchWorker:
             await self._write(lambda c: claims.end_unreadable(c, batch.row, batch.epoch))
 
     async def _run_stages(self, batch: ClaimedBatch) -> None:
-        """From the state that its row has. Raises LeaseLost, RowsChanged, TextUnreadable, ContentStoreFailed,
-        DatabaseUnavailable, ApiError."""
+        """Run the remaining stages of the batch, from the state in its row. Raises LeaseLost, RowsChanged,
+        TextUnreadable, ContentStoreFailed, DatabaseUnavailable, ApiError."""
         key = await self._preparer.open_batch(batch)
         await self._read_caller(batch)
         if batch.row.status in ("validating", "in_progress") and not batch.is_stopping:
@@ -416,7 +417,8 @@ class BatchWorker:
     async def _after_failure(
         self, batch: ClaimedBatch, queue: TargetQueue, line: LineTask, result: LineResult
     ) -> LineResult:
-        """What becomes of a line that has no output: the same result if it runs again. Raises DatabaseUnavailable."""
+        """Handle a line that has no output. Returns the same result if the line runs again. Raises
+        DatabaseUnavailable."""
         assert result.error is not None
         if batch.is_stopping:
             return result
@@ -424,7 +426,7 @@ class BatchWorker:
             await self._read_caller(batch)
             return result
         if result.end is LineEnd.NO_BUDGET:
-            # Other lines of the tenant may hold what this line lacks: it is refused for good without them.
+            # Holds of the tenant's other lines may be the cause: a refusal is final only without them (`note_refusal`).
             if not batch.is_out_of_budget:
                 holds = await self._database.read(lambda connection: self._has_holds(connection, batch.tenant_id))
                 batch.note_refusal(is_alone=not holds and self._running.get(batch.tenant_id, 0) <= 1)

@@ -47,7 +47,8 @@ def capabilities(model: ServedModel) -> ModelCapabilities:
 
 
 def common_capabilities(found: Iterable[ModelCapabilities]) -> ModelCapabilities:
-    """The capabilities that all of them have: for an alias, any of whose models may serve. Without a model: nothing."""
+    """The capabilities that all models in `found` have, as for an alias, which any of its models may serve; without
+    models, no capability."""
     models = list(found)
     names = ModelCapabilities.__struct_fields__
     return ModelCapabilities(**{name: bool(models) and all(getattr(one, name) for one in models) for name in names})

@@ -13,7 +13,8 @@ from gateway.catalog.capabilities import EmbeddingProperties
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.served_models import ServedModel
 
-# Of `gateway.embedding_numbers_max`, what a line of a batch may make: its output is encrypted and stored in one piece.
+# A line of a batch may make `gateway.embedding_numbers_max` ÷ LINE_PART numbers: its output is encrypted and stored in
+# one piece.
 LINE_PART = 8
 OLD_ENGINES_RETRY_S = 30.0
 
@@ -34,7 +35,7 @@ def check_pooling(model: ServedModel, info: ModelInfo, embedding: EmbeddingForma
 
 
 def embedding_properties(model: ServedModel | None, info: ModelInfo | None) -> EmbeddingProperties | None:
-    """What the model's card says of its embeddings; None: it makes none."""
+    """The embeddings in the model's card; None: the model makes no embeddings."""
     if model is None or info is None or model.pooling is None or not info.vector_width:
         return None
     return EmbeddingProperties(pooling=model.pooling, dimensions=info.vector_width)

@@ -54,7 +54,7 @@ class EngineModels(Protocol):
         ...
 
     def embedding(self, model: str) -> EmbeddingProperties | None:
-        """Of a base model's embeddings; None: it makes none, or no engine has it."""
+        """The properties of a base model's embeddings; None: the model makes no embeddings, or no engine has it."""
         ...
 
 
@@ -127,7 +127,7 @@ class Router:
         return Route((found,), (found,), is_pinned=True)
 
     def models_of(self, caller: Caller, name: str) -> tuple[ModelTarget, ...]:
-        """All targets that the name stands for now; empty: none."""
+        """All targets that the name stands for now; empty if the caller may call no such name."""
         try:
             return self.route(caller, name, "").among
         except ModelNotFound:
@@ -225,7 +225,7 @@ class Router:
         )
 
     def _with_model(self, card: ModelCard) -> ModelCard:
-        """The card with what its base model can do."""
+        """The card with the capabilities and the context length of its base model."""
         model = card.parent or card.id
         return msgspec.structs.replace(
             card,

@@ -19,8 +19,8 @@ class BatchesSection(Section, frozen=True, kw_only=True):
     tier: Annotated[str, Meta(max_length=32)] = ""  # empty: the lowest of [[tiers]]
     # Lines that one gateway process runs at once at most; the engines' queues of the tier decide how many it runs.
     outstanding_max: Annotated[int, Meta(ge=1, le=65_536)] = 1024
-    # Of a tenant's batches that have not ended, estimated from the bytes of their bodies.
+    # Tokens of a tenant's batches that have not ended, estimated from the bytes of their bodies.
     tenant_enqueued_tokens_max: Annotated[int, Meta(ge=1, le=ENQUEUED_TOKENS_MAX)] = 2_000_000_000
     tenant_batches_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1000  # batches of a tenant that have not ended
-    # For lines that a budget does not cover, of tenants without their own setting.
+    # The policy for lines that a budget does not cover, for tenants without their own setting.
     on_budget: OnBudget = "wait"

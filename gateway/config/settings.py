@@ -62,9 +62,9 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     embedding_tokens_max: Annotated[int, Meta(ge=1, le=2**24)] = 300_000  # of all inputs of one request
     # Inputs times dimensions, of one request for vectors. A line of a batch: an eighth.
     embedding_numbers_max: Annotated[int, Meta(ge=1024, le=2**26)] = 2048 * 1024
-    # Of /v1/messages, /v1/responses, and the paths below them.
+    # The limit of a body of /v1/messages, /v1/responses, and the paths below them.
     messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024
-    # Of bodies in the memory of one gateway process: a tenant's, and all.
+    # Limits of the request bodies in the memory of one gateway process: of one tenant, and of all.
     tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
     bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024
     linger_s: Annotated[float, Meta(ge=0, le=600)] = 5.0  # from SIGTERM to the end of accepting connections
@@ -188,7 +188,7 @@ class FleetSection(Section, frozen=True, kw_only=True):
     certificate_file: str = ""
     key_file: str = ""
     authority_file: str = ""
-    # For which a text waits for an engine that can continue it; 0: it ends with its engine.
+    # Seconds for which a text waits for an engine that can continue it; 0: the text ends with its engine.
     resume_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 120.0
     # Tiers whose texts are begun on a second engine when the first token is overdue: after `hedge_after` × the tier's
     # target. Of such texts at most `hedge_part` are hedged.

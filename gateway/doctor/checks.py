@@ -300,7 +300,7 @@ async def _open_once(backend: ContentBackend, file_id: str) -> None:
 
 
 def _newest_file(connection: sa.Connection) -> str | None:
-    """Of those whose content nothing removes soon."""
+    """The id of the newest file that is not deleted and expires later than now; None: there is none."""
     rows = file_tables.files
     query = sa.select(rows.c.id).where(rows.c.deleted_at.is_(None), rows.c.expires_at > database_now(connection))
     return connection.execute(query.order_by(rows.c.created_at.desc()).limit(1)).scalar_one_or_none()

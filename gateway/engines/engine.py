@@ -139,9 +139,9 @@ class TokenStream(Protocol):
     @property
     def attempts(self) -> Mapping[str, int]:
         """Completion tokens of this stream by the epoch of the engine process that made them, the newest attempt's
-        epoch last. Of an attempt whose engine reported its usage: the tokens made; of the others: the tokens that
-        arrived here. Tokens that an engine counts as lost, and that did not arrive, are not among them. The sum is at
-        least the tokens that `take_output` has given."""
+        epoch last. For an attempt whose engine reported its usage, the tokens made; for any other attempt, the tokens
+        that arrived here. Tokens that an engine counts as lost, and that did not arrive, are not among them. The sum is
+        at least the tokens that `take_output` has given."""
         ...
 
     @property
@@ -155,8 +155,8 @@ class TokenStream(Protocol):
         ...
 
     def listen(self, on_news: Callable[[], None]) -> None:
-        """Call `on_news` when there is output or a part of the prompt to take, or an ending; it must not raise. Called
-        once, in the turn of the event loop in which the stream was made: nothing has arrived by then."""
+        """Call `on_news` when there is output or a part of the prompt to take, or an ending; it must not raise. Must be
+        called once, in the turn of the event loop in which the stream was made, before any output can arrive."""
         ...
 
     def take_output(self) -> Output:
@@ -237,7 +237,7 @@ class Engine(Protocol):
 
     @property
     def last_heartbeat(self) -> Heartbeat | None:
-        """None until the first one of a connection."""
+        """The newest heartbeat of the connection; None before its first."""
         ...
 
     async def start(self) -> None:

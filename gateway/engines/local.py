@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class LocalStream(Generation):
-    """Implements `TokenStream`. Only the ending is translated."""
+    """Implements `TokenStream`: a `Generation` whose ending is translated to `StreamEnding`."""
 
     __slots__ = ("final",)
 

@@ -13,8 +13,8 @@ from engine.protocol.frames import ModelFailure, ModelInfo
 from gateway.catalog.base_models import BaseModel
 from gateway.engines.engine import ContentSources, Engine, EngineUnavailable, ModelFailed
 
-# By then every gateway has read that a model was removed, or admits no requests. The requests admitted before are in
-# the engine, which finishes them before it unloads the model.
+# After this time every gateway has read that a model was removed, or admits no requests. The requests admitted before
+# are in the engine, which finishes them before it unloads the model.
 UNLOAD_AFTER_S = 1.0
 # A refused model is tried again after this: its files may have been repaired, or memory may be free.
 RETRY_S = 15.0

@@ -60,8 +60,7 @@ class ContentBackend(Protocol):
     """A store of encrypted contents. `name`: matches CONTENT_NAME."""
 
     async def write_content(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        """Write or replace a content. An error of `parts` ends it, and leaves the store as it was. Raises
-        ContentStoreFailed."""
+        """Write or replace a content. If `parts` raises, the store is unchanged. Raises ContentStoreFailed."""
 
     async def open_content(self, name: str) -> OpenContent:
         """Raises ContentStoreFailed."""
@@ -70,8 +69,8 @@ class ContentBackend(Protocol):
         """Idempotent. Raises ContentStoreFailed."""
 
     async def old_names(self, age_s: float) -> list[str]:
-        """Names of the contents that were written at least `age_s` seconds ago. Deletes what writes that never ended
-        left, if it is as old. Raises ContentStoreFailed."""
+        """Names of the contents that were written at least `age_s` seconds ago. Deletes the remains of incomplete
+        writes that are at least as old. Raises ContentStoreFailed."""
 
     async def check_writable(self) -> None:
         """Write and delete a small object. Raises ContentStoreFailed."""

@@ -88,8 +88,8 @@ class FileContents:
         self.backend = backend
 
     async def write(self, key: TextKey, file_id: str, parts: AsyncIterator[bytes]) -> WrittenFile:
-        """Write or replace the content of a file; a few chunks are in memory. An error of `parts`, which this method
-        raises too, leaves nothing. Raises ContentStoreFailed."""
+        """Write or replace the content of a file, a chunk at a time. If `parts` raises, nothing is stored and the error
+        is raised. Raises ContentStoreFailed."""
         sealer = _Sealer(key, file_id)
         await self.backend.write_content(file_id, sealer.seal_parts(parts))
         return WrittenFile(sealer.size, sealer.digest.hexdigest())

@@ -53,7 +53,7 @@ class FilePage(msgspec.Struct, frozen=True):
 
 
 class Files:
-    """Of one gateway process."""
+    """Creates, reads and deletes the files of /v1/files; each gateway process has one."""
 
     def __init__(
         self, database: Database, contents: FileContents, keys: TextKeys, section: FilesSection, metrics: Metrics

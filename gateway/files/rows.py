@@ -105,12 +105,13 @@ def visible_to_tenants(now: int) -> sa.Select[Any]:
 
 
 def owned_file(row: sa.Row[Any]) -> OwnedFile:
-    """Of a row of `visible_to_tenants`."""
+    """The file in a row of `visible_to_tenants`."""
     return OwnedFile(stored_file(row), row.tenant_id, row.key_id, row.uses)
 
 
 def read_any_visible(connection: sa.Connection, file_id: str) -> OwnedFile | None:
-    """Of any tenant: for callers that check themselves what their actor sees. None: unknown, deleted or expired."""
+    """A file of any tenant, for callers that check their actor's access themselves. None if the file is unknown,
+    deleted or expired."""
     if not FILE_ID.fullmatch(file_id):
         return None
     query = visible_to_tenants(database_now(connection)).where(files.c.id == file_id)
@@ -129,7 +130,7 @@ def _visible(now: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
 
 
 def read_visible(connection: sa.Connection, tenant_id: str, file_id: str) -> StoredFile | None:
-    """None: unknown, another tenant's, deleted or expired."""
+    """The tenant's file with this id; None if it is unknown, deleted or expired."""
     if not FILE_ID.fullmatch(file_id):  # a database refuses some texts
         return None
     row = connection.execute(visible_files(connection, tenant_id).where(files.c.id == file_id)).one_or_none()

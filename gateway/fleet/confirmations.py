@@ -1,7 +1,7 @@
-"""Tokens that the ledger has, by the engine process that made them, as far as the engine may not know it.
+"""Tokens that the ledger has and whose engine process may not have received the confirmation.
 
 They outlive a connection and a member: an engine that leaves the roster and returns, or that gets another address, is
-still the same process, and has counted tokens as lost that a closed connection had not confirmed.
+still the same process, and has counted the tokens that a closed connection had not confirmed as lost.
 """
 
 from __future__ import annotations

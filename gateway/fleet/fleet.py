@@ -30,7 +30,8 @@ from gateway.fleet.members import WAIT_S, BuildMember, MemberGroup, OnRefused
 from gateway.fleet.roster import Roster
 from gateway.fleet.streams import MOVABLE_REFUSALS, EndedAttempt, FleetStream
 
-# A text whose attempts were lost this often in a row, each before it made an id, may be what ends the engines.
+# A text whose attempts were lost this often in a row, each before it made an id, may itself cause the engines'
+# failures.
 FRUITLESS_MAX = 3
 
 _log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class Fleet(MemberGroup):
         asyncio.get_running_loop().call_soon(function)
 
     def _move_refused(self, stream: FleetStream, last: Member, final: StreamEnding) -> bool:
-        """Whether another engine may take what `last` refused."""
+        """Whether another engine may accept the text that `last` refused."""
         if final.refusal not in MOVABLE_REFUSALS or self._closed:
             return False
         if final.refusal is RefusalReason.ADAPTER_UNKNOWN and stream.request.adapter is not None:
@@ -174,7 +175,7 @@ class Fleet(MemberGroup):
                 message = f"{final.message}; no engine could continue the text within {self._resume_wait_s:g} s"
                 stream.end_refused(StreamEnding(StreamEnd.LOST, message))
                 return
-            stream.tried.clear()  # what refused it before may accept it now
+            stream.tried.clear()  # an engine that refused the text may accept it now
             await self._wait_change(min(WAIT_S, left_s))
 
     def _choose(self, request: EngineRequest, tried: Container[str]) -> EngineChoice | None:
@@ -195,7 +196,8 @@ class Fleet(MemberGroup):
         return self.chooser.choose_member(request, serving, self._clock()) if serving else None
 
     def _choose_for(self, stream: FleetStream) -> EngineChoice | None:
-        """The engine on which a text continues. With ids, an engine that draws the same ids."""
+        """The engine on which a text continues. A text that has ids continues only on an engine that draws the same
+        ids."""
         request, received = stream.next_request(), stream.received
         usable = [
             member

@@ -21,7 +21,8 @@ from gateway.config.file import ConfigError
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S = 10.0
 READ_BYTES = 64 * 1024
-# Of a line of a watch, and of a whole list: an EndpointSlice has at most 1,000 endpoints, less than 1 KiB each.
+# The limit of a line of a watch, and of a whole list: an EndpointSlice has at most 1,000 endpoints, less than 1 KiB
+# each.
 LINE_BYTES_MAX = 16 * 1024 * 1024
 
 

@@ -31,7 +31,8 @@ from gateway.fleet.roster import EngineAddress, Roster
 # Between two polls of the members, for changes without an event.
 WAIT_S = 0.25
 STATUS_S_MAX = 2.0
-# For which the connection of an engine that left the roster waits for the ledger to have the texts that ended on it.
+# The most seconds for which the connection of an engine that left the roster remains open until the ledger has the
+# texts that ended on it.
 CONFIRM_S_MAX = 10.0
 
 BuildMember = Callable[[EngineAddress, "MemberGroup"], Member]
@@ -272,8 +273,8 @@ class MemberGroup(ABC):
         return await self.members[self.first_ready()].engine.watch(preempted)
 
     def weights_wait_s(self, model: str) -> float | None:
-        """Seconds until the model's weights are resident, as predicted by the engine that has them soonest; 0: they
-        are. None: no engine has reported its load."""
+        """Seconds until the model's weights are resident, as predicted by the engine that has them soonest; 0: they are
+        resident. None: no engine has reported its load."""
         loads = [
             beat.load
             for member in self.members.values()
@@ -285,7 +286,7 @@ class MemberGroup(ABC):
 
     @property
     def roster_stale_s(self) -> float | None:
-        """For how long the source of the roster has not answered; None: it answers."""
+        """Seconds since the source of the roster last answered; None: it answers."""
         since = self._roster.stale_since
         return None if since is None else time.monotonic() - since
 
@@ -367,8 +368,8 @@ class MemberGroup(ABC):
         _log.info("engine.listed", extra={"fields": {"engine": address.name, "address": address.address}})
 
     async def _close_idle(self, member: Member) -> None:
-        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts tokens
-        that are not confirmed by then as lost."""
+        """Close the connection of an engine that left the roster, once it has no text of this gateway. The engine then
+        counts its unconfirmed tokens as lost."""
         while member.drains_here and member.engine.ready and member.streams:
             await self._wait_change()
         deadline = time.monotonic() + CONFIRM_S_MAX

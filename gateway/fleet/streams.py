@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.routing.engine_state import Placement
     from gateway.fleet.member import Member
 
-# Another engine may accept what these refused.
+# Refusals after which another engine may accept the text.
 MOVABLE_REFUSALS = frozenset(
     (
         RefusalReason.STALE_EPOCH,
@@ -296,8 +296,8 @@ class FleetStream(LocalStream):
         self._note_ended(EndedAttempt(member, self.epoch, self.number, tokens, self._link, self.handle, self.placement))
 
     def _was_unheard(self) -> bool:
-        """Whether the engine was silent for the whole attempt: it may be unreachable since before, so that the text is
-        not what ended it."""
+        """Whether the engine was silent for the whole attempt: it may have been unreachable before the attempt, so the
+        text is not the cause."""
         link = self._link
         return link is not None and link.fell_silent and link.heard_at <= self._heard_at
 

@@ -45,7 +45,8 @@ class ExhaustedBudgets:
         self._known: dict[str, _Memory] = {}
 
     def note_refusal(self, caller: Caller, error: BudgetExceeded) -> None:
-        """Note a refusal by the ledger. Only a budget with nothing left is remembered."""
+        """Note a refusal by the ledger. Only a budget whose posted usage alone leaves too little for any request is
+        remembered."""
         if not error.nothing_left:
             return
         self._known.pop(caller.key_id, None)

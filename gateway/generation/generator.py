@@ -410,7 +410,7 @@ class Generator:
         if request.runs is not None:
             record.itl_s, record.pause_s = request.runs.token_gaps()
         if request.asked.background or request.line_run is not None:
-            return  # a checkpoint settles the hold with the tokens that can be read; that of a line expires
+            return  # a checkpoint settles a background response's hold; a line's hold expires
         if outcome.settles:
             self._holding.journal_settlement(request, outcome)
 

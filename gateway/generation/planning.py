@@ -108,7 +108,7 @@ class RequestPlanner:
         self._embedding_numbers_max = config.gateway.embedding_numbers_max
         self._whitespace_max = config.gateway.json_whitespace_max
         self._counter = PromptCounter(large_work)
-        # By digest of a checked grammar: the tools that it must not follow; empty: it is served.
+        # By digest of a checked grammar: the tools whose schemas it cannot follow; empty: the grammar is served.
         self._grammars: OrderedDict[bytes, frozenset[str]] = OrderedDict()
         self._text_pace = RequestPace(
             at_once=1
@@ -127,7 +127,7 @@ class RequestPlanner:
         return None if info is None else info.context_tokens
 
     def embedding(self, model: str) -> EmbeddingProperties | None:
-        """Of a base model's embeddings; None: it makes none, or no engine has it."""
+        """The properties of a base model's embeddings; None: the model makes no embeddings, or no engine has it."""
         return embedding_properties(self._models.get(model), self._engine.models.get(model))
 
     def one_vocabulary(self, targets: Sequence[ModelTarget]) -> bool:
@@ -247,7 +247,7 @@ class RequestPlanner:
             assert isinstance(reply, GrammarResult)
             refused = frozenset(reply.refused)
         except errors.InvalidRequest:
-            # Which part took too long is not known.
+            # The refusal does not name the part that took too long, so all tools that are not strict count as refused.
             refused = frozenset([part.loose_tool for part in parts if part.loose_tool])
             if not refused:
                 raise

@@ -49,7 +49,7 @@ class PromptCounter:
 
     def __init__(self, large_work: LargeWork) -> None:
         self._large_work = large_work
-        # One thread: of a request that waits for it, encoding a prompt is a small part.
+        # One thread is enough: encoding a prompt is a small part of the work of a request that waits for it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="line-prompts")
 
     async def count(

@@ -34,7 +34,7 @@ BEGIN_S_MAX = 5.0  # the longest wait of a call for the database
 WRITE_S_MAX = 2.0  # the longest wait of an answer for its storage
 ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error
 SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer answer is encrypted in a thread, not in the event loop
-# Of one transaction. They are small, since holds and settlements use the same writer thread.
+# The most rows of one transaction; few, since holds and settlements use the same writer thread.
 CALLS_MAX, ENDINGS_MAX, ANSWERS_MAX, REMOVE_MAX = 128, 16, 4, 500
 WAITING_MAX = 1000  # calls that wait to be looked up, and calls that wait to begin; beyond it a call is refused
 ENDINGS_WAITING_MAX = 10_000
@@ -135,7 +135,7 @@ class _Found(msgspec.Struct, frozen=True):
         return self.request_id if self.answered else errors.AnswerNotKept()
 
 
-# For a call: None to run it, the request whose answer it gets, or a refusal.
+# The verdict on a call. None: run it; an id: replay the answer of that request; an error: refuse it.
 ReplayVerdict = str | errors.ApiError | None
 
 
@@ -157,8 +157,9 @@ class IdempotentCall:
         self._asked = asked
 
     async def look_up(self) -> Replayed | None:
-        """None: this is the first call. Writes nothing. Raises IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept,
-        AnswerUnreadable, Overloaded, and DatabaseUnavailable."""
+        """The stored answer of an earlier call; None if this is the first call. Writes nothing. Raises
+        IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept, AnswerUnreadable, Overloaded, and
+        DatabaseUnavailable."""
         return await self._replays.look_up(self._asked)
 
     async def begin_call(self) -> FirstCall | Replayed:
@@ -283,7 +284,8 @@ class Replays:
             self._forget_later.add(request_id)
 
     async def _end_call(self, ending: _Ending) -> bool:
-        """False: not, or not yet; what waits for the database is written when it answers."""
+        """Write an ending. Returns False if the database is unavailable or too many endings wait; an ending that waits
+        is still written once the database answers."""
         size = len(ending.answer or b"")
 
         def over(_: asyncio.Future[None]) -> None:

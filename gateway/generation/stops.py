@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class StopScanner:
-    """For one text. Without stops it holds nothing back."""
+    """Finds the stop sequences of one text. Without stop sequences no text is held back."""
 
     __slots__ = ("_held", "_stops", "matched")
 

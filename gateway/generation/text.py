@@ -148,8 +148,9 @@ class OutputReader(Protocol):
 
 
 class TextOfIds:
-    """For one text. `tokens` counts the ids up to and including the one that completed a stop sequence. An id among
-    `stop_ids` ends the text and is not shown. Stop sequences are searched only after `min_tokens` ids."""
+    """Reads one text of an engine that answers with ids. `tokens` counts the ids up to and including the id that
+    completed a stop sequence. An id among `stop_ids` ends the text and is not shown. Stop sequences are searched only
+    after `min_tokens` ids."""
 
     reasoning: ClassVar[int] = 0
 
@@ -217,7 +218,7 @@ class TextOfIds:
 
 
 class TextOfTexts:
-    """For one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the piece
+    """Reads one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the piece
     that completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Stop sequences are
     searched only after `min_tokens` tokens."""
 

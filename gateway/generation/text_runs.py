@@ -37,7 +37,8 @@ from gateway.log import TextTimes
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # The output of a text before it is submitted. Nothing is ever pushed into it.
 NO_OUTPUT: OutputReader = TextOfTexts([])
-# Prompts of a request for embeddings that engines have at once: the others wait here, and not in the tier's queue.
+# Prompts of one request for embeddings that engines have at once; further prompts wait here, and not in the tier's
+# queue.
 POOLED_AT_ONCE = 32
 # Arrivals of output of a whole answer that are turned into text together. Turning each token into text as it arrives
 # would take most of the event loop's time beside hundreds of lines of batches.
@@ -286,7 +287,7 @@ class TextRuns:
         return self._ending_of(run, ending)
 
     def _take_vector(self, run: TextRun, stream: TokenStream) -> None:
-        """Move the vector of a pooled prompt into the answer, which keeps only what it shows."""
+        """Move the vector of a pooled prompt into the answer, which retains only the numbers that it shows."""
         vector, stream.vector = stream.vector, None
         if vector is not None and (pooled := self._request.answer.pooled) is not None:
             run.is_pooled = True
@@ -408,7 +409,8 @@ class TextRuns:
         ends = [run.end for run in self.all if run.end is not None]
         assert len(ends) == len(self.all)
         failure = self._failure
-        # The caller of an answer that fails has the streamed part of it; of a whole answer the caller has nothing.
+        # If the answer fails, its caller has received the streamed part; a caller of a whole answer has received no
+        # part.
         given = failure is None or request.in_pieces
         billed = [run.output.tokens if given else 0 for run in self.all]
         prompt = cached = 0

@@ -11,8 +11,9 @@ from gateway.config.settings import GatewaySection
 
 # After SIGINT a person waits at a terminal: running requests have no longer than this.
 QUICK_GRACE_S = 2.0
-# Parts of the grace time: the rest is for running requests. A request that is left is stopped and settled within the
-# first, and the journal and the lease are brought to order within the second.
+# The parts of the grace time for `StopTimes.settle_s` and `close_s`; running requests have the time before
+# (`finish_s`). Requests that then still run are stopped and settled in `settle_s`; ledger, journal and lease are closed
+# in `close_s`.
 SETTLE_PART, SETTLE_S_MAX = 0.3, 3.0
 CLOSE_PART, CLOSE_S_MAX = 0.2, 2.0
 # A connection that was accepted last has this long to send a request's first byte.
@@ -116,8 +117,8 @@ class StopState:
 
     @property
     def closes_idle(self) -> bool:
-        """Whether connections without a request are to be closed now. For `linger_s` a client that uses one again
-        learns by `Connection: close` that it should connect anew: it could send into a connection that closes."""
+        """Whether connections without a request are to be closed now. For `linger_s` they remain open, and a client
+        that reuses one gets `Connection: close`: its request could be lost in a connection that is being closed."""
         return self.is_quick or self.seconds >= self._linger_s
 
     def is_overdue(self) -> bool:

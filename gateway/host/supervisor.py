@@ -25,7 +25,7 @@ BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 # After a child has run this long, its next restart waits BACKOFF_MIN_S again.
 STEADY_S = 10.0
-# A gateway gets SIGKILL this long after the time that it has itself for its stop.
+# Seconds between the end of a gateway's own time for its stop and its SIGKILL.
 STOP_MARGIN_S = 1.0
 # The engine exits within 1.5 s of SIGTERM (engine.__main__.STOP_S_MAX). On a GPU the kernel then takes seconds to unpin
 # host memory (adapter_host_bytes, host_pool_bytes, weights_host_bytes) and to destroy the device's context, and SIGKILL

@@ -143,7 +143,7 @@ def _shared_root(
     ending: str | None,
     code: str | None,
 ) -> bytes:
-    """What many requests have in common."""
+    """The encoded attributes that the root spans of many requests share."""
     return _attributes({
         names.HTTP_REQUEST_METHOD: method,
         names.HTTP_ROUTE: route,
@@ -197,7 +197,7 @@ def _shared_generation(
     finish_reasons: tuple[str, ...],
     epochs: tuple[str, ...],
 ) -> bytes:
-    """What many requests have in common."""
+    """The encoded attributes that the generation spans of many requests share."""
     return _attributes({
         names.OPERATION_NAME: operation,
         names.PROVIDER_NAME: names.PROVIDER,

@@ -15,7 +15,7 @@ from gateway.tools.named_calls import OPEN
 from gateway.tools.parser import PYTHON_TAG, ReasoningMarkers
 from gateway.tools.scanning import AnswerMarkers
 
-# Of `[[models]] tools`: the model is not offered tools, whatever its template says.
+# The value of `[[models]] tools` with which the model is not offered tools, whatever its template describes.
 NO_FORMAT = "none"
 # Arguments of chat templates that switch reasoning, and that set its effort.
 REASONING_SWITCHES = ("enable_thinking", "thinking")
@@ -39,7 +39,7 @@ class ModelDialect(msgspec.Struct, frozen=True):
     effort: bool = False
 
 
-# Of a model that has neither tools nor reasoning.
+# The dialect of a model that has neither tools nor reasoning.
 PLAIN_DIALECT = ModelDialect(AnswerMarkers((), {}))
 
 

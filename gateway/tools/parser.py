@@ -53,8 +53,8 @@ class _Phase(enum.Enum):
 
 
 class AnswerParser:
-    """The parser of one text. `framing` counts the characters that stand in no part: markers, and what frames a
-    call."""
+    """The parser of one text. `framing` counts the characters that are in no part: markers, and the brackets and the
+    name of a call."""
 
     def __init__(self, syntax: AnswerSyntax, new_id: Callable[[], str] | None = None) -> None:
         self._syntax = syntax

@@ -34,7 +34,7 @@ ReadEvent = CallOpened | CallText | CallClosed
 
 
 class CallReader(Protocol):
-    """Reads one section of calls, from its first character on. It is new for each section."""
+    """Reads one section of calls, from its first character on. Each section has a new reader."""
 
     def read(self, text: str, events: list[ReadEvent], *, last: bool) -> tuple[int, ReadState]:
         """Read from the beginning of `text`: the characters that were not consumed before, and the newly arrived ones.

@@ -60,7 +60,7 @@ class ErrorRecorder:
         now_s: Callable[[], float],
         gateways: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`now_s`: Unix seconds of the database's clock. `gateways`: the number of live ones, which share
+        """`now_s`: Unix seconds of the database's clock. `gateways`: the number of live gateways, which share
         TENANT_ROWS_PER_S."""
         self._database = database
         self._gateway_id = gateway_id
@@ -74,7 +74,7 @@ class ErrorRecorder:
         self._rows: dict[str, int] = {}  # queued in this second, by tenant
 
     def note(self, line: RequestLine) -> None:
-        """Count the request if it had an error and its key is known, and queue its row. Waits for nothing."""
+        """Count the request if it had an error and its key is known, and queue its row, without waiting."""
         record, error = line.record, line.error
         if error is None or record.tenant is None or record.key is None or error.status == STATUS_CLIENT_LEFT:
             return
@@ -150,7 +150,7 @@ class ErrorRecorder:
 
     async def flush(self) -> None:
         """Write the counts that changed and all rows that wait, ROWS_AT_ONCE in a transaction. Raises
-        DatabaseUnavailable; the next flush then writes the same again, which changes nothing that was written."""
+        DatabaseUnavailable; the next flush then repeats the writes, and rows that were written do not change."""
         # The next flush writes the rows and counts that a flood adds meanwhile.
         for _ in range(math.ceil(len(self._waiting) / ROWS_AT_ONCE) or bool(self._changed)):
             rows = [self._waiting[number] for number in range(min(ROWS_AT_ONCE, len(self._waiting)))]

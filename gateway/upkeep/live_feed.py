@@ -28,7 +28,8 @@ PERIOD_S = 1.0
 # Watchers of one gateway process, and of one key in it. Each is a connection with a copy of an event in flight.
 WATCHERS_MAX = 64
 KEY_WATCHERS_MAX = 16
-# Without an answer for this time the engine is reported as unavailable. No other snapshot is requested meanwhile.
+# Seconds without an answer after which the engine is reported as unavailable. No other snapshot is requested before the
+# answer.
 ANSWER_S_MAX = 3.0
 # Requests of other gateways whose tenants are cached, and how many of them one query looks up.
 TENANTS_MAX = 4096

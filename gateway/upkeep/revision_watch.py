@@ -82,7 +82,7 @@ class RevisionWatch:
         return True
 
     def now_s(self) -> float:
-        """Unix seconds by the database's clock, which all gateways share. Only after the first read."""
+        """Unix seconds by the database's clock, which all gateways share. Must not be called before the first read."""
         assert self._read_at is not None, "poll first"
         return self._database_at_s + self._clock() - self._read_at
 

@@ -63,11 +63,12 @@ class ContentManifests:
         self._reading = threading.Lock()  # one model at a time is read
 
     def content(self, kind: ContentKind, digest: str) -> StoredContent | None:
-        """None: this host does not have it. Raises OSError, and ValueError for a string that is no digest."""
+        """The files of a content in this host's store; None if the store lacks it. Raises OSError, and ValueError for a
+        string that is no digest."""
         return self.adapter(digest) if kind == "adapters" else self.model(digest)
 
     def adapter(self, digest: str) -> StoredContent | None:
-        """None also for an adapter that is not resolved yet. Raises as `content`."""
+        """As `content`, for an adapter; None also if the adapter is not resolved yet. Raises as `content`."""
         directory = self._store.path(digest)
         try:
             sizes = {name: (directory / name).stat().st_size for name in sorted(ADAPTER_FILES)}

@@ -132,7 +132,7 @@ class ObjectMirror:
                 if DIGEST.fullmatch(digest) and digest not in live and found["last_modified"] < before:
                     unused.setdefault(digest, []).append(found["path"])
         for digest, paths in unused.items():
-            # The manifest first: an engine sees all of the content or nothing.
+            # Delete the manifest first: an engine then finds either the whole content or no manifest.
             manifest = f"adapters/{digest}/{MANIFEST}"
             obstore.delete(self._store, [path for path in paths if path == manifest])
             obstore.delete(self._store, [path for path in paths if path != manifest])

@@ -76,8 +76,8 @@ def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> Ad
 
 
 def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> AdapterBase:
-    """As `base_of`; without a name and with several models, the model that the files in `adapter` name as their
-    base."""
+    """The base model of an upload: as `base_of`, or without a name and with several models, the model that the files in
+    `adapter` name as their base."""
     named = base_named(config, models, adapter) if name is None and len(models) > 1 else None
     return named or base_of(config, models, name)
 

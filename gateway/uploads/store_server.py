@@ -1,8 +1,9 @@
 """Serves this host's adapters and models to engines on other hosts, at `fleet.store_address`.
 
-An engine connects, and then has the TLS role of a server, the gateway that of a client: so each shows the certificate
-that it has for the streams of frames. A peer without a certificate for engines gets no byte. Threads do the work: the
-encryption of gigabytes must not delay the tokens of the event loop, and OpenSSL releases the interpreter's lock.
+An engine opens the connection, but is the server of the TLS handshake, and the gateway is its client: so both present
+their certificates for the streams of frames. A peer without a certificate for engines gets no byte. Threads do the
+work: the encryption of gigabytes must not delay the tokens of the event loop, and OpenSSL releases the interpreter's
+lock.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from engine.contents.manifests import MANIFEST, ContentKind, encode_manifest
 from engine.protocol.tls import CertificateFiles, CurrentContext, client_context
 from gateway.uploads.content_manifests import ContentManifests, StoredContent
 
-# Open connections, each with a thread; one more is closed at once. Downloads among them that send bytes; one more
-# waits for QUEUE_S, which is less than the engines' timeout, and then gets 503.
+# CONNECTIONS_MAX open connections have a thread each; a further one is closed at once. DOWNLOADS_MAX of them may send
+# bytes; a further download waits for QUEUE_S, which is less than the engines' timeout, and then gets 503.
 CONNECTIONS_MAX = 128
 DOWNLOADS_MAX = 8
 QUEUE_S = 15.0
@@ -217,4 +218,4 @@ class _StoreHandler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: `content.served` is logged instead."""
+        """Log nothing: `content.served` is logged instead."""

@@ -130,7 +130,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _file_ids(row: BatchRow) -> list[str]:
-    """Of the files that its tenant may see: a message batch has no input file that its tenant uploaded."""
+    """The ids of the batch's files that its tenant may see; a message batch has no input file that its tenant
+    uploaded."""
     input_id = row.input_file_id if row.dialect == "openai" else None
     return [id_ for id_ in (input_id, row.output_file_id, row.error_file_id) if id_ is not None]
 
@@ -149,7 +150,7 @@ def _problems(row: BatchRow, actor: Actor) -> list[BatchProblem]:
 def batch_views(
     connection: sa.Connection, found: list[BatchRow], actor: Actor, cache: ProgressCache
 ) -> list[BatchView]:
-    """With the progress of batches that have not ended, as `cache` has it."""
+    """The views of these batches; the progress of batches that have not ended is read through `cache`."""
     read = cache.read(connection, found)
     ids = {row.tenant_id for row in found}
     query = sa.select(tenants.c.id, tenants.c.currency).where(tenants.c.id.in_(ids))

@@ -1,6 +1,6 @@
-"""How the engines of the fleet are shown: state, load and what each of them holds.
+"""The engines of the fleet as operators see them: state, load, and contents.
 
-Over `gateway.fleet`: nothing here asks an engine.
+The data are in the memory of `gateway.fleet`; this module sends no request to an engine.
 """
 
 from __future__ import annotations

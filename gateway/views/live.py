@@ -14,7 +14,7 @@ import msgspec
 from engine.protocol.frames import Snapshot
 from gateway.access.callers import TenantName
 
-# By digest.
+# The names of adapters by digest.
 AdapterNames = Mapping[str, str]
 
 

@@ -64,7 +64,7 @@ def page(
     connection: sa.Connection, which: RequestQuery, *, after: RequestCursor | None, limit: int
 ) -> tuple[list[ListedRequest], RequestCursor | None]:
     """A page of requests with holds and of errors without one, in the order of `history.page`; each with its error, if
-    it has one. And the cursor of the next page; None at the end."""
+    it has one. Also returns the cursor of the next page, or None at the end."""
     rows: list[RequestRow | ErrorRow] = []
     more = None
     if which.code is None:

@@ -1,7 +1,7 @@
 """Models that make tokens: the age of each model's last token, and the models that owe one, as the engines' heartbeats
 have them. An engine that hangs in a step still sends heartbeats.
 
-Over `gateway.fleet`: nothing here asks an engine.
+The data are in the memory of `gateway.fleet`; this module sends no request to an engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.protocol.snapshot_parts import TokenAge
 from gateway.fleet.member import Member
 from gateway.fleet.members import MemberGroup
 
-# In place of the name of a model that only some tenants may call, where anyone may read it.
+# Replaces the name of a model that only some tenants may call, in texts that anyone may read.
 RESTRICTED = "a restricted model"
 
 

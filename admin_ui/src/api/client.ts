@@ -106,7 +106,7 @@ async function refusal(answer: Response): Promise<ApiError> {
   try {
     body = parseJson(text);
   } catch {
-    // Not the gateway's error format: a proxy's page. The status is all there is.
+    // Not the gateway's error format, but a proxy's page: only the status is known.
   }
   return errorOf(answer.status, body, answer.headers.get("x-request-id"));
 }

@@ -98,7 +98,7 @@ let clock: ReturnType<typeof setInterval> | undefined;
 function watch(watcher: () => void): () => void {
   watchers.add(watcher);
   if (clock === undefined) {
-    now = Date.now() / 1000; // it did not tick while nothing used it
+    now = Date.now() / 1000; // the clock does not tick while no component uses it
     clock = setInterval(() => {
       now = Date.now() / 1000;
       for (const one of watchers) one();

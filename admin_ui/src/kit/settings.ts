@@ -28,7 +28,7 @@ export function setSetting<N extends keyof Settings>(name: N, value: Settings[N]
   try {
     localStorage.setItem(`laneway.${name}`, value);
   } catch {
-    // As above.
+    // Storage is disabled: the setting lasts until the page is closed.
   }
   if (name === "theme") {
     if (value === "system") delete document.documentElement.dataset.theme;

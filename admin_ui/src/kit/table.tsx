@@ -41,7 +41,7 @@ interface Props<Row> {
   detail?: (row: Row) => ReactNode;
   /** The page's `useView`, with `search` and `sort` where the API has them. */
   view?: View<Record<string, string>>;
-  /** What the search matches, such as "Name or id". Without it there is no search box. */
+  /** The fields that the search matches, such as "Name or id". Without it there is no search box. */
   search?: string;
   /** More filters, beside the search. */
   filters?: ReactNode;

@@ -332,8 +332,8 @@ def _named(kind: str, name: str) -> Iterator[None]:
 
 
 def _given(part: msgspec.Struct, names: Sequence[str], *, nulls: bool = False) -> dict[str, Any]:
-    """The fields that the file has, by name. Null is a value of the fields that may be UNSET, or of all with `nulls`;
-    for the others it means that the field is left out."""
+    """The fields that the file has, by name. Null is a value in fields that may be UNSET, and with `nulls` in all
+    fields; in any other field it means that the file leaves the field out."""
     clearable = {field.name for field in msgspec.structs.fields(part) if field.default is UNSET}
     found = {name: getattr(part, name) for name in names}
     return {

@@ -43,7 +43,7 @@ class PooledVectors:
             self.score_of(compared)
 
     def vector_of(self, index: int) -> bytes:
-        """Of an answer with vectors."""
+        """The vector of prompt `index`, in an answer with vectors."""
         return self._vectors[index]
 
     def score_of(self, index: int) -> float:
@@ -70,7 +70,7 @@ def shortened(vector: bytes, dimensions: int | None) -> bytes:
 
 
 def cosine(one: bytes, other: bytes) -> float:
-    """Of two vectors of length 1."""
+    """The cosine of the angle between two vectors of length 1."""
     return max(-1.0, min(1.0, _dot(array("f", one), array("f", other))))
 
 

@@ -1,8 +1,8 @@
 """`python -m gateway.fleet.placement.engine_start START.json`: becomes an engine that outlives its starter.
 
 The process leaves its session and its parent, so no signal to Ray's processes reaches the engine, and Ray does not end
-it as a child of an actor. It writes the record of the process before the engine runs, so an actor that finds the locks
-of the GPUs held also finds the process. The descriptors of the locks are inherited.
+it as a child of an actor. Before the engine runs, the process writes its record, so an actor that finds the locks of
+the GPUs held also finds the process. The descriptors of the locks are inherited.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from gateway.fleet.placement.engine_start import EngineStart
 from gateway.fleet.placement.host_gpus import ClaimedGpus, EngineRecord, HostGpus, is_running, read_record
 
 CHECK_S = 0.5
-# Between two starts of an engine that ends soon.
+# Seconds between two starts of an engine that ends within STEADY_S.
 BACKOFF_MIN_S = 1.0
 BACKOFF_MAX_S = 30.0
 STEADY_S = 30.0
@@ -170,7 +170,7 @@ class SupervisedEngine:
         file = self._host.engines_dir / f"{start.record.name}.start"
         file.write_bytes(msgspec.json.encode(start))
         Path(start.record_file).unlink(missing_ok=True)
-        # Of Ray the engine needs nothing, least of all its token.
+        # The engine needs none of Ray's variables, and must not get Ray's token.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(claimed.gpus)
         environ[LOG_VARIABLE] = str(self._host.engines_dir / f"{start.record.name}.log")

@@ -10,8 +10,8 @@ import msgspec
 from gateway.fleet.placement.supervised_engine import EngineReport
 from gateway.fleet.roster import EngineAddress
 
-# An engine that no actor has reported for this long leaves the list. Only time counts in which the head answered. An
-# actor that Ray starts again does not report for seconds; its engine serves meanwhile.
+# An engine that no actor has reported for this long leaves the list. Only time in which the head answered counts. While
+# Ray restarts an actor, the actor does not report, but its engine serves.
 ABSENT_S = 60.0
 
 

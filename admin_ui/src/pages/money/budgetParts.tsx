@@ -1,4 +1,4 @@
-// What the table of budgets, their forms and their alerts share.
+// Parts that the table of budgets, their forms and their alerts share.
 import type { RowOf } from "../../api";
 import { type Exact, brief, rounded } from "../../kit";
 import { KeyName, ProjectName, TenantName, useTenants } from "../parts/names";

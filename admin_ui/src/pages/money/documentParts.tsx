@@ -1,4 +1,4 @@
-// What an invoice and a credit note have in common: the parties, and the rounded amounts beside the exact one.
+// The common parts of an invoice and a credit note: the parties, and the rounded amounts beside the exact one.
 import type { AnswerOf } from "../../api";
 import { Money, exact, minorText } from "../../kit";
 

@@ -86,7 +86,7 @@ export function taxText(tax: Profile["taxes"][number]): string {
   return `${tax.name} ${tax.rate} %`;
 }
 
-/** One line each. */
+/** Each text on a line of its own. */
 export function Lines({ of: lines }: { of: readonly string[] }) {
   if (lines.length === 0) return <span className="faint">none</span>;
   return lines.map((line, index) => <div key={index}>{line}</div>);

@@ -171,7 +171,7 @@ function Series({ of: series }: { of: string }) {
   );
 }
 
-/** What an invoice of the tenant would lack. */
+/** The data that an invoice of the tenant would lack. */
 function missingOf(row: Row): string[] {
   return [...(row.address.length === 0 ? ["address"] : []), ...(row.taxes.length === 0 ? ["taxes"] : [])];
 }

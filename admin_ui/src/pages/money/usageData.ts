@@ -138,7 +138,7 @@ async function load(asked: UsageQuery, signal: AbortSignal): Promise<Usage> {
   const series = [...rowsBy].map(([id, rows]) => ({ id, cells: cellsOf(rows) }));
   let others: Usage["others"] = null;
   if (fewer) {
-    // Queried after its parts: usage recorded in between counts in the rest.
+    // The total is queried after the series: usage recorded in between counts under "others".
     const all = cellsOf(await pooled(parts, (part) => rowsOf(asked, part, false, null, signal)));
     const rest = all.map((cell, index) => series.reduce((left, one) => added(left, one.cells[index]!, -1n), cell));
     others = { number: ids.length - shown.length, cells: rest };

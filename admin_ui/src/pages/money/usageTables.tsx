@@ -8,7 +8,7 @@ export interface Shown {
   id: string | null;
   name: string;
   cells: readonly Cell[];
-  /** The rest beside the largest series; it cannot be filtered by. */
+  /** The sum of the series beside the largest ones; the page cannot be filtered by it. */
   others: boolean;
 }
 

@@ -255,7 +255,7 @@ function QueueRow({ of: tier, most }: { of: Tier; most: number }) {
   );
 }
 
-/** What the engine holds, and which process it is. */
+/** The contents of the engine, and its process. */
 function Contents({ of: engine }: { of: Engine }) {
   const names = [...new Set([...engine.models, ...Object.keys(engine.loading), ...Object.keys(engine.refused)])].sort();
   const models =

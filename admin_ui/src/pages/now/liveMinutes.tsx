@@ -1,4 +1,4 @@
-// Pages by owner over the last minutes, stacked in the map's colours; the rest at the top is free.
+// Pages by owner over the last minutes, stacked in the map's colours; the area above them is free pages.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { count, duration, moment, setSetting, useZone } from "../../kit";
 import { type EngineEvent, type Palette, groupKey, groupsOf, hex } from "./liveArena";

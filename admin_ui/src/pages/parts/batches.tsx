@@ -1,4 +1,4 @@
-// What pages about batches share: status, progress, and the columns of their lists.
+// Parts that pages about batches share: status, progress, and the columns of their lists.
 import { useState } from "react";
 import { type RowOf, useList } from "../../api";
 import { Badge, type Column, Count, Money, Time, type Tone, count, iso, percent, rate } from "../../kit";

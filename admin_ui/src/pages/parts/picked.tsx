@@ -95,7 +95,7 @@ const WHO = [
   ["some", "only these tenants"],
 ] as const;
 
-/** A form with `who` and `tenants`. */
+/** A form with the fields `who` and `tenants`. */
 export type TenantsForm = FormState<{ who: string; tenants: string }>;
 
 export function TenantsFields({ form }: { form: TenantsForm }) {

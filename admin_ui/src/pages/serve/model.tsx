@@ -245,7 +245,7 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
   );
 }
 
-/** What a removal changes for the aliases of the model and for the models whose fallback it is. */
+/** The effects of a removal on the aliases of the model and on the models whose fallback it is. */
 function Rerouted({ of: model }: { of: Model }) {
   const models = useModels().data?.data ?? [];
   const aliases = useAliases().filter(

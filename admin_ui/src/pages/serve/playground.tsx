@@ -263,7 +263,7 @@ function toolFields(values: ToolValues, served: { tools: boolean; response_forma
   };
 }
 
-/** Blank fields leave it to the model. Throws the error of a field. */
+/** The reasoning settings; the model decides those whose field is blank. Throws the error of a field. */
 function reasoningFields(values: ReasoningValues): Record<string, unknown> {
   const limit = numberOf(values.max_reasoning_tokens, "max_reasoning_tokens");
   return {

@@ -1,4 +1,4 @@
-// One answer of the playground: reasoning, text, calls with a box for each result, and what it took.
+// One answer of the playground: reasoning, text, calls with a box for each result, and its tokens, time and cost.
 import { type ReactNode, useRef } from "react";
 import {
   Badge,

@@ -12,7 +12,7 @@ export interface Body extends Record<string, unknown> {
 }
 
 export interface Run extends Parts {
-  /** What was sent; null before the first request. */
+  /** The body of the newest request; null before the first one. */
   body: Body | null;
   /** The answers whose calls have their results in `body`. */
   earlier: readonly Turn[];

@@ -5,7 +5,7 @@ import { indented, jsonFault } from "./playgroundJson";
 
 export type Card = components["schemas"]["ModelCard"];
 type Fields = Record<string, unknown>;
-/** A value, or why the text is none. */
+/** The value of a text, or the fault because of which it has none. */
 type Read<T> = { value: T } | { fault: string };
 
 export const TOOL_CHOICES = [

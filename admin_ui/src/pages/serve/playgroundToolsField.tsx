@@ -76,7 +76,7 @@ export function ToolsField<V extends ToolValues & Record<string, string>>({
   );
 }
 
-/** What the closed field contains. */
+/** A summary of the field, shown while it is closed. */
 function summaryOf(values: ToolValues, served: { tools: boolean; response_format: boolean }): string {
   const tools = readTools(values.tools);
   const said = [];
