@@ -20,7 +20,7 @@ from kernels.split_attention import combined_parts
 
 @dataclass(frozen=True, slots=True)
 class DecodeTuning:
-    """`programs_per_sm`: resident programs of a multiprocessor, each with `stages` tiles of K and V in shared memory."""
+    """`programs_per_sm`: resident programs of a multiprocessor, each with `stages` tiles of K and V."""
 
     block_keys: int  # of one tile
     warps: int
