@@ -29,7 +29,7 @@ DEMO_MODEL = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`lacks()` says what this machine has not, or an empty string when the benchmark fits."""
+    """`lacks()` returns what the benchmark needs and this machine lacks; "" if the benchmark can run."""
 
     name: str
     about: str

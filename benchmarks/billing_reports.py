@@ -112,7 +112,7 @@ def fill(
     connection: sa.Connection, first: int, last: int, *, rows: int, start: int, span: int, keys: int = KEYS
 ) -> None:
     """Insert the rows `first` to `last` of `rows`, whose times are evenly spaced over the span. `keys`: of a tenant."""
-    connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # foreign keys are right as they are
+    connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # foreign keys are valid
     values = {"first": first, "last": last, "rows": rows, "start": start, "span": span}
     statement = FILL.format(tenants=TENANTS, keys=keys, **values)
     connection.exec_driver_sql(statement.replace("%", "%%"))
@@ -167,7 +167,7 @@ def pages(database: Database, start: int, end: int) -> dict[str, float]:
 
 
 def settling(database: Database, meanwhile: Callable[[threading.Event], None] | None) -> dict[str, float]:
-    """Milliseconds of a settlement in the ledger, 16 requests at once, while something else runs or nothing does."""
+    """Milliseconds of a settlement in the ledger, with 16 requests at once, while `meanwhile` runs; None: alone."""
     done = threading.Event()
     other = threading.Thread(target=meanwhile, args=(done,)) if meanwhile else None
     if other:
@@ -233,7 +233,7 @@ def measure(url: str, rows: int) -> dict[str, float]:
         connection.exec_driver_sql("VACUUM ANALYZE")
         found["rollup_rows"] = connection.exec_driver_sql("SELECT count(*) FROM usage_hours").scalar_one()
     found |= pages(database, start, end)
-    # The checkpoint of all minutes but the last, which follows now.
+    # Record all rows so far as reconciled, so that the reconciliation of a minute reads the rows inserted next.
     skip = reconcile.Reconciliation(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
     database.write_sync(lambda c: reconcile.record(c, skip))
     span = (rows + LAST_MINUTE) * 60 * SECOND // LAST_MINUTE
@@ -262,7 +262,7 @@ def expect_sound(result: reconcile.Reconciliation) -> None:
 
 
 def report_on(database: Database, done: threading.Event, start: int, end: int) -> None:
-    """A usage page a second, and folding and a minute's reconciling as gateways do them, but each second."""
+    """Each second a usage page, and the folding and the reconciliation that gateways do less often."""
     which = ReportFilter(start=start, end=end)
     while not done.wait(1.0):
         database.read_sync(lambda c: reports.buckets(c, which, width="1d", group_by=("tenant_id",), limit=7))

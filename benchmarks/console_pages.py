@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MONTH = 30 * DAY
 AIM_MS = 1000.0
 PAGE_WAIT_MS = 60_000
-PAIRS = 3  # of turns with and without an operator
+PAIRS = 3  # pairs of turns: with and without an operator
 LOAD_RATE = 20.0  # requests a second
 LOADED = """() => document.querySelector("main h1") !== null
     && document.querySelector("main .skeleton, main [aria-busy=true]") === null"""
@@ -93,7 +93,7 @@ class Pages:
     """The pages of the console, opened as the owner."""
 
     def __init__(self, stack: Stack, browser: Browser, secret: str) -> None:
-        self.requests: dict[str, list[str]] = {}  # of each page: paths of the API that it reads
+        self.requests: dict[str, list[str]] = {}  # route → paths of the API that its page reads
         context = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 900})
         answer = httpx.post(f"{stack.url}/v1/admin/session", json={"key": secret})
         answer.raise_for_status()
@@ -105,7 +105,7 @@ class Pages:
         self._page.on("request", lambda request: self._note(request.method, request.url))
 
     def open_ms(self, route: Route) -> float:
-        """Milliseconds of a full load until the content is there."""
+        """Milliseconds from the start of a full load until LOADED holds."""
         self._reads = self.requests[route.path] = []
         began = time.perf_counter()
         self._page.goto(route.at(SUBJECTS.get(route.parameter or "")), wait_until="commit")
@@ -155,7 +155,7 @@ def operator(url: str, secret: str, requests: Sequence[list[str]]) -> Iterator[N
 
 
 def load_p99_ms(stack: Stack, seconds: float, seed: int) -> float:
-    """Of the time to the first token, over HTTP."""
+    """The p99 of the time to the first token over HTTP, in milliseconds."""
     file = stack.directory / "load.json"
     argv = [sys.executable, "-m", "benchmarks.load", "--base-url", stack.url, "--quiet", "--json", str(file)]
     argv += ["--key", f"acme={stack.keys['acme']}", "--models", MODEL, "--rate", str(LOAD_RATE), "--seed", str(seed)]

@@ -27,14 +27,14 @@ from benchmarks.rows import append_rows
 
 CALLS = 2000
 WARM_UP = 50
-DEALS = 1000  # of the labels
+DEALS = 1000  # random permutations of the labels
 Ask = Callable[[httpx.Client, str], httpx.Response]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Microseconds. `noise_us`: what 95 of 100 random deals of the labels stay within; `likely`: the share of deals
-    whose medians differ at least as much as the true ones do."""
+    """Medians in microseconds. `noise_us`: the difference of medians that 95 % of random permutations of the labels do
+    not exceed; `likely`: the part of permutations whose medians differ at least as much as the true ones."""
 
     foreign_us: float
     absent_us: float
@@ -62,7 +62,7 @@ def absent_like(name: str) -> str:
 
 
 def compare(url: str, key: str, foreign: str, ask: Ask, calls: int, seed: int = 1) -> Found:
-    """`calls` of each kind. Raises AssertionError when one is no 404."""
+    """Time `calls` calls for each of both names. Raises AssertionError for an answer other than 404."""
     absent = absent_like(foreign)
     dice = random.Random(seed)
     order = [foreign, absent] * calls

@@ -73,7 +73,7 @@ def percentile_ms(seconds: Iterable[float], percent: float) -> float:
 
 
 def tool_figures(prefix: str, report: dict[str, Any]) -> Figures:
-    """How well the load tool kept up: over 85 % of a core its own delays are in the figures."""
+    """The load tool's CPU share and lateness. Above 85 % of a core its own delays distort the figures."""
     return {
         f"{prefix}_tool_cpu_share": report["tool"]["cpu_share"],
         f"{prefix}_sent_late_p99_ms": report["tool"]["send_lateness_ms"]["p99"],

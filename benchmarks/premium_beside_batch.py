@@ -53,7 +53,7 @@ STEP_MS = 12.5
 PREMIUM, BATCH = "acme", "initech"
 RATE, PROMPT_TOKENS, NEW_TOKENS = 4.0, 512, 16
 LINE_TOKENS, LINE_NEW_TOKENS = (256, 1000), 128
-LEAD_S = 14.0  # of a batch before its window: the worker's pace grows
+LEAD_S = 14.0  # seconds of a batch before its window, in which the worker raises its pace
 REST_S = 2.0  # after a batch was cancelled
 POLL_S = 0.2
 WAIT_S_MAX = 60.0
@@ -81,17 +81,17 @@ class TimedStack(Stack):
 
 @dataclass
 class Window:
-    """What was measured while premium requests arrived. Times in seconds; moments by time.monotonic."""
+    """The measurements while premium requests arrived. Times in seconds; moments by time.monotonic."""
 
     began: float
     ended: float = 0.0
     core: float = 0.0
-    lines: int = 0  # that ended
+    lines: int = 0  # lines that ended
     ttft_s: list[float] = field(default_factory=list)
     engine_s: list[float] = field(default_factory=list)
     before_submit_s: list[float] = field(default_factory=list)
     hold_s: list[float] = field(default_factory=list)
-    arrived_at: list[float] = field(default_factory=list)  # by time.monotonic, of each of the two lists before
+    arrived_at: list[float] = field(default_factory=list)  # arrival of each request in the two lists above
 
     @property
     def seconds(self) -> float:
@@ -117,7 +117,7 @@ def batch_input(count: int, seed: int) -> bytes:
 
 @contextlib.contextmanager
 def batch_running(stack: Stack, lines: bytes) -> Iterator[None]:
-    """A batch in progress, at its pace; it is cancelled at the end."""
+    """A batch that has been in progress for LEAD_S when the block begins, and is cancelled at its end."""
     headers = {"Authorization": f"Bearer {stack.keys[BATCH]}"}
     with httpx.Client(base_url=f"{stack.url}/v1", headers=headers, timeout=WAIT_S_MAX) as client:
 

@@ -1,5 +1,5 @@
-"""Requests that go straight to the engine's socket, with no gateway between. A gateway's
-figures are compared with theirs, which are of the same run.
+"""Requests sent directly to the engine's socket, without a gateway. A gateway's figures are compared with the figures
+of probes in the same run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.engine.generations import IterableGeneration  # pinned_stack puts t
 
 @dataclass
 class Probes:
-    """Requests that go straight to the engine, with no gateway between: when its tokens really are there."""
+    """Requests sent directly to the engine: their times are those of a gateway without any delay."""
 
     socket_path: str
     prompt_tokens: int
@@ -37,7 +37,7 @@ class Probes:
                 group.create_task(self._one(client, max_tokens))
 
     async def together(self, count: int, max_tokens: int) -> None:
-        """All at once."""
+        """Send `count` probes at once, and wait for all."""
         async with self._client() as client, asyncio.TaskGroup() as group:
             for _ in range(count):
                 group.create_task(self._one(client, max_tokens))

@@ -22,17 +22,17 @@ from benchmarks.rows import append_rows
 from support.gateway.slow_readers import slow_readers  # isort: skip  # pinned_stack puts tests/ on sys.path
 
 READERS, OTHERS, STEP_MS = 200, 20, 20.0
-READER_TOKENS = 6000  # more than they are here for
+READER_TOKENS = 6000  # more than the engine makes in a round
 PROMPT_TOKENS = 30
 SECONDS, ROUNDS = 8, 3
 START_S = 3
-STALL_S = 14  # until what the buffers take is full: from then on they do not read
-MOVE_MAX = 0.10  # of the others' p99
+STALL_S = 14  # time until all buffers to slow readers are full
+MOVE_MAX = 0.10  # limit of the relative change of the other clients' p99
 MIB = 1024 * 1024
 
 
 async def without(stack: Stack) -> dict[str, float]:
-    """READERS generations that no client reads through the gateway."""
+    """The other clients' figures beside READERS generations that no client reads through the gateway."""
     probes = Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     generations = asyncio.create_task(probes.together(READERS, READER_TOKENS))
     await asyncio.sleep(START_S)
@@ -43,7 +43,7 @@ async def without(stack: Stack) -> dict[str, float]:
 
 
 async def beside(stack: Stack) -> dict[str, float]:
-    """READERS slow readers."""
+    """The other clients' figures beside READERS slow readers."""
     with slow_readers(stack, "initech", READERS, READER_TOKENS):
         await asyncio.sleep(STALL_S)
         return await others(stack)

@@ -40,7 +40,7 @@ def full(pages: int, requests: int) -> Scheduler:
     table = FakeAdapters(ADAPTER_PAGES)
     table.models = {f"{number:064x}": "m" for number in range(ADAPTERS)}
     arena = Arena(pages, 2 << 20)
-    draw.shuffle(arena._free)  # as after days of coming and going
+    draw.shuffle(arena._free)  # free pages in random order, as after days of traffic
     tiers = [msgspec.structs.replace(tier, queue_target_ms=None, queue_max=10_000) for tier in SHIPPED_TIERS]
     limits = {"m": ModelLimits(1_000_000, PAGE_TOKENS, "", 50_000)}
     scheduler = Scheduler(

@@ -63,7 +63,7 @@ class ServedRunner(Runner, Protocol):
     """A runner, with the models it serves and the arena that they share."""
 
     models: dict[str, ModelInfo]
-    refused: dict[str, str]  # of the configured: why they are not served
+    refused: dict[str, str]  # configured models that are not served, and why
     pages: int
     page_bytes: int
 
@@ -242,7 +242,7 @@ def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
 
 
 def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
-    """Raises EngineConfigError when the limits cannot be kept together."""
+    """Raises EngineConfigError when the limits contradict each other."""
     limits = {info.name: ModelLimits.of(info) for info in runner.models.values()}
     try:
         return Scheduler(
@@ -266,7 +266,8 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
 
 
 def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
-    """Pin it if it is to be; where that cannot be it serves all the same."""
+    """Pin a model whose configuration requests it. If pinning is impossible, the model is served unpinned. Returns the
+    model with `pinned` as it is."""
     why = scheduler.pin_model(model.name, model.pinned)
     if why:
         _log.warning("model.not_pinned", extra={"fields": {"model": model.name, "reason": why}})

@@ -60,8 +60,8 @@ def row_changes(
 
 @triton.jit
 def changed(x, ids, within, change):
-    """The float32 logits `x` of `ids` as the row draws from them; ids that are not `within` the vocabulary are read
-    nowhere. In this order: bias, repetition penalty, frequency and presence penalty, mask."""
+    """The float32 logits `x` of `ids` as the row draws from them; nothing is read for ids that are not `within` the
+    vocabulary. In this order: bias, repetition penalty, frequency and presence penalty, mask."""
     slot, tokens, settings, numbers, mask, words = change
     if slot >= 0:
         count = tl.load(settings + BIASES)

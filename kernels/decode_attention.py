@@ -20,7 +20,7 @@ from kernels.split_attention import combined_parts
 
 @dataclass(frozen=True, slots=True)
 class DecodeTuning:
-    """`programs_per_sm`: resident at once; each holds `stages` tiles of K and V in shared memory."""
+    """`programs_per_sm`: resident programs of a multiprocessor, each with `stages` tiles of K and V."""
 
     block_keys: int  # of one tile
     warps: int
@@ -30,10 +30,10 @@ class DecodeTuning:
 
 TUNING = DecodeTuning(block_keys=32, warps=2, stages=3, programs_per_sm=4)
 FP8_TUNING = DecodeTuning(block_keys=32, warps=1, stages=1, programs_per_sm=8)
-# Of K and V in fp8 each product has a quarter of the dimensions, and a product has at least 16.
+# With K and V in fp8, each product has a quarter of the dimensions, and a product has at least 16.
 FP8_DIM_MIN = 64
 ITEMS_PER_PROGRAM = 4  # work items per program at most, so that uneven items are balanced
-TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
+TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: smaller items cost more to combine than they gain
 # int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
 RECORD = 8
 COMBINED_ELEMENTS = 8192  # partial outputs that the last program of a sequence holds in registers at once
@@ -174,7 +174,7 @@ def _attend_item(
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         # A tile ahead: K and V then wait for no other load, and use all stages of the pipeline.
         page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
-        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        # The loads are masked, not the products: another request's NaN may lie beyond the end, and 0 · NaN is NaN.
         there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
         keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0.0)
         values = tl.load(kv + KV_SIZE + token[:, None] + dim[None, :], mask=there, other=0.0)
@@ -392,9 +392,9 @@ def decode_attention(
     kv [pages, page elements] is the arena in q's dtype, whose page holds [layers, tokens_per_page, K then V, kv_heads,
     head_dim] and perhaps waste. Of an arena uint8 [pages, page_bytes] K and V are fp8, laid out as `kv_layout` says:
     then products are of float16 for q of 16 bits, and the plan's tuning should be FP8_TUNING. `pages` int32 is the page
-    tables one after another. `plan` says the rest: `plan_decode` must have been called for this step. What lies beyond
-    a sequence's keys may be NaN. Float32 softmax and sums; the result is the same bits each time. The grid is the
-    plan's, whatever the batch, and the host reads nothing.
+    tables one after another. `plan` has the rows and ranges: `plan_decode` must have been called for this step.
+    Numbers beyond a sequence's keys may be NaN. Float32 softmax and sums; the result is the same bits each time. The
+    grid is the plan's, whatever the batch, and the host reads nothing.
 
     Split over the keys after flash-decoding (Dao et al. 2023); the query heads of one K/V head are the rows of one
     product; the last program to finish a sequence combines its parts.

@@ -39,8 +39,7 @@ def _weight(key, largest, scale, SHIFT: tl.constexpr):
 
 @triton.jit
 def _tile(values_ptr, start, count, largest, scale, min_p, change, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
-    """Ordered values and weights, relative to the likeliest's, of values [start, start + BLOCK); and which of them
-    min-p leaves."""
+    """(sort keys, weights relative to the likeliest's, whether min-p leaves them) of BLOCK values from `start` on."""
     index = start + tl.arange(0, BLOCK)
     x = tl.load(values_ptr + index, mask=index < count, other=-float("inf")).to(tl.float32)
     if change is not None:
@@ -51,7 +50,7 @@ def _tile(values_ptr, start, count, largest, scale, min_p, change, BLOCK: tl.con
 
 @triton.jit
 def _measure(values_ptr, count, threshold, largest, scale, min_p, change, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
-    """(How many values that min-p leaves are at least `threshold`, in order; the sum of their weights.)"""
+    """(number of values that min-p leaves and whose sort key is at least `threshold`, sum of their weights)"""
     counts = tl.zeros((BLOCK,), tl.int32)
     sums = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, count, BLOCK):
@@ -182,7 +181,7 @@ def _gather(
     SHIFT: tl.constexpr,
 ):
     """Copies the values that min-p leaves and that reach `threshold`, with their ids, in order, as long as there is
-    room. How many there are."""
+    space. Returns the number of such values."""
     reached = (peaks >= threshold.to(tl.int32)).to(tl.int32)
     tl.store(spans_ptr + tl.cumsum(reached) - reached, tl.arange(0, PEAKS), mask=reached != 0)
     slots = tl.sum(reached) * SPAN

@@ -84,7 +84,7 @@ def _shrink_unit(
     known = stacked < MODULES
     own = entries + table_row.to(tl.int64) * entry_row + stacked * entry_module
     rank = (tl.load(own, mask=known, other=0) & 0xFFFFFFFF).to(tl.int32)
-    place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
+    place = tl.load(own + 1 + tile, mask=known, other=0)  # an absent tile's place is not used
     live = known & (tile * RANK + rank_row < rank)
     a = arena + place * UNIT + rank_row * in_features
     row = tl.arange(0, BLOCK_ROWS)
@@ -257,7 +257,7 @@ def _expand_unit(
     scale = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     rank_row = tl.arange(0, RANK)
     height = tl.minimum(rank, RANK)
-    b = arena + tl.load(own + 1) * UNIT + height * in_features  # of a module that is not there: not used
+    b = arena + tl.load(own + 1) * UNIT + height * in_features  # an absent module's value is not used
     if PREFETCH:  # hide the latency of B behind the end of the shrink
         thread = tl.arange(0, RANK * 8)
         count = (stop - begin) * (BLOCK_N // 8)

@@ -1,6 +1,6 @@
 """The LoRA kernels' inputs: where tiles are in the arena, and which rows of a step belong to which adapter.
 
-Tensors and numbers only: this knows neither adapters' names nor how pages are given out, and loads no triton.
+Tensors and numbers only: this module knows neither adapters' names nor who assigns pages, and loads no triton.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class WorkLayout(NamedTuple):
             (table_row[owner], first[owner] + start, np.minimum(rows[owner] - start, self.block_rows), tiles[owner]),
             axis=1,
         )
-        # The longest first: less to wait for at the end.
+        # The longest first, so that no long unit starts last.
         segments = segments[np.argsort(-segments[:, 3], kind="stable")]
         owner, tile = _repeat(segments[:, 3])
         pieces = segments[owner]
@@ -188,5 +188,5 @@ class LoraScratch:
         return cls(planes, torch.zeros(*table.entries.shape[1:3], SYNC, dtype=torch.int32, device=device))
 
     def begin_step(self) -> None:
-        """Once a step, before its first launch, on its stream."""
+        """Call it once a step, before its first launch and on its stream."""
         self.sync.zero_()

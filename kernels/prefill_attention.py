@@ -31,7 +31,7 @@ COMBINED_PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class PrefillPartials:
-    """Space for what blocks with split keys hand over, shared by all layers. No two launches may use it at once."""
+    """Space for partial results of blocks with split keys, shared by all layers. No two launches may use it at once."""
 
     programs: int  # to keep busy
     blocks_max: int  # blocks of queries that may be split
@@ -69,7 +69,7 @@ def _attend_keys(
     BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take the keys [begin, end) into the running softmax, in base 2. MASKED: row r sees keys below seen[r] only, and
-    what lies beyond `end` is not read; else every row sees every key, and the range is whole tiles."""
+    keys beyond `end` are not read; else every row sees every key, and the range is whole tiles."""
     dim = tl.arange(0, BLOCK_DIM)
     page = tl.load(
         pages + (begin + tl.arange(0, BLOCK_KEYS)) // TOKENS_PER_PAGE, begin + tl.arange(0, BLOCK_KEYS) < end, 0
@@ -79,7 +79,7 @@ def _attend_keys(
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         # A tile ahead: K and V then wait for no other load, and use all stages of the pipeline.
         page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
-        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        # The loads are masked, not the products: another request's NaN may lie beyond the end, and 0 · NaN is NaN.
         at = kv + token[:, None] + dim[None, :]
         if MASKED:
             there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
@@ -126,7 +126,7 @@ def _attend_fp8_keys(
     next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + of_tile
-        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        # The loads are masked, not the products: another request's NaN may lie beyond the end, and 0 · NaN is NaN.
         at = kv + token[:, None] + dim[None, :]
         if MASKED:
             there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
@@ -296,8 +296,8 @@ def prefill_attention(
     tokens' K and V are there.
     `row_starts`, `q_lens`, `kv_lens`, `page_starts` int32 [sequences]; `pages` int32 is the page tables one after
     another, that of s from page_starts[s]. `blocks` int32 [blocks, FIELDS] is `prefill_blocks` on the device; a block
-    of sequence −1 is padding. `partials` must be given if that was asked to split, and for as many programs; with it,
-    the grids depend on nothing but the number of blocks. What lies beyond a sequence's keys may be NaN. `scale` > 0.
+    of sequence −1 is padding. `partials` must be given if `prefill_blocks` split keys, for as many programs; with it,
+    the grids depend on nothing but the number of blocks. Numbers beyond a sequence's keys may be NaN. `scale` > 0.
     Float32 softmax and sums; the result is the same bits each time.
 
     After FlashAttention-2 (Dao 2023); the query heads of one K/V head share a block, so that K and V are read once for

@@ -13,8 +13,8 @@ BLOCK_KEYS = 32  # keys of one tile
 # int32 of a block: sequence (−1: padding), first query, first key, end of its keys, its partial output, the first
 # partial output of the same queries, the number of these (1: the keys are not split, there is no partial output)
 FIELDS = 7
-# A split block's parts have three quarters of it at least: more than the diagonal is wide, so that of each part every
-# query sees a key.
+# Each part of a split block has at least three quarters of PART_KEYS_MIN: more keys than the diagonal is wide, so that
+# every query sees a key of each part.
 PART_KEYS_MIN = 512
 
 
@@ -23,8 +23,8 @@ def queries_per_block(heads: int, kv_heads: int) -> int:
 
 
 def parts_max(programs: int, kv_heads: int) -> int:
-    """How many partial outputs a step has at most: a block is split into the nearest whole number of shares, a share
-    being 1/programs of all keys × heads or more. From 1.5 shares on, that is at most 4/3 as many parts as shares."""
+    """The maximum number of partial outputs of a step. A share is at least 1/programs of all keys × heads. A block of
+    1.5 shares or more is split into the nearest whole number of parts: at most 4/3 as many as it has shares."""
     return 4 * programs // (3 * kv_heads)
 
 

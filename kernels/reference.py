@@ -49,7 +49,7 @@ def lora_shrink(x: torch.Tensor, segments: Sequence[LoraSegment]) -> list[list[t
 
 
 def lora_expand(y: torch.Tensor, shrunk: Sequence[Sequence[torch.Tensor]], segments: Sequence[LoraSegment]) -> None:
-    """y[rows of s, columns of t] += scale_t · h[s][t] · B_tᵀ, in place. What no tile covers is not touched.
+    """y[rows of s, columns of t] += scale_t · h[s][t] · B_tᵀ, in place. Columns that no tile covers are not touched.
 
     y [tokens, outputs of the stacked modules together], contiguous within a row.
     """

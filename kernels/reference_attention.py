@@ -89,8 +89,8 @@ def decode_attention(
     tokens_per_page: int,
     scale: float,
 ) -> None:
-    """One new token a sequence: out[rows[s]] from q[rows[s]] and the first kv_lens[s] keys of s; of none, nothing is
-    written. Else as `prefill_attention`."""
+    """One new token a sequence: out[rows[s]] from q[rows[s]] and the first kv_lens[s] keys of s; a sequence
+    without keys writes nothing. Otherwise as `prefill_attention`."""
     new = [int(keys > 0) for keys in kv_lens]
     prefill_attention(
         q, out, kv, rows, new, kv_lens, page_starts, pages, layer=layer, heads=heads, kv_heads=kv_heads,

@@ -99,8 +99,8 @@ def _first(x, largest, ids):
 @triton.jit
 def _race(key, ids, exponents, largest, time_ptr, winner_ptr):
     """Stores the first of `ids`, whose weights are 2 to the power of `exponents`, at most 0, and its time. The
-    likeliest's time is at most 37, so that one cut off at 2¹⁰⁰ never wins; but where all are infinitely unlikely, none
-    may."""
+    likeliest's time is at most 37, so an id whose time is cut off at 2¹⁰⁰ never wins. Where all ids are infinitely
+    unlikely, the time is infinite and none wins."""
     time, winner = winner_of(exponentials(key, ids) * tl.exp2(tl.minimum(-exponents, 100.0)), ids)
     tl.store(time_ptr, tl.where(largest > -float("inf"), time, float("inf")))
     tl.store(winner_ptr, winner)

@@ -74,7 +74,7 @@ class HostMemory:
         return self._slabs.used()
 
     def fetch(self, digest: str, source: Source, may_go: Callable[[str], bool]) -> bool:
-        """Begin to read it, evicting adapters that `may_go` allows. False: no space, or READS_MAX reads are in
+        """Begin to read the adapter, evicting adapters that `may_go` allows. False: no space, or READS_MAX reads are in
         flight."""
         if digest in self._reading:
             return not self._reading[digest].stopped

@@ -108,7 +108,7 @@ class TilePool:
         # Since the last `poll_adapters`: adapters reported as ready or loaded, which are not evicted; and bytes placed.
         self._kept: set[str] = set()
         self._placed = 0
-        self._full_host = self._full_staging = False  # even urgent loads found no space
+        self._full_host = self._full_staging = False  # the memory had no space even for an urgent load
         for model, base in bases.items():
             self.add_base(model, base)
 

@@ -31,9 +31,9 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True, frozen=True)
 class CheckedAdapter:
-    """A valid adapter. `digest`: SHA-256, lowercase hex, over what changes the arithmetic: each module's rank and
-    scale, and the tensors' names, dtypes, shapes and bytes in the order of their names. The order in the file and the
-    rest of the configuration do not count."""
+    """A valid adapter. `digest`: SHA-256, lowercase hex, over the content that changes the arithmetic: each module's
+    rank and scale, and the tensors' names, dtypes, shapes and bytes in the order of their names. The order in the file
+    and the rest of the configuration do not count."""
 
     spec: AdapterSpec
     digest: str

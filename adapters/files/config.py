@@ -1,4 +1,4 @@
-"""peft's adapter_config.json: which modules it targets, with which rank and scale; and what of it we do not serve.
+"""peft's adapter_config.json: which modules it targets, with which rank and scale; and which of its keys are refused.
 
 It must never load peft or torch: the gateway reads configurations too.
 """
@@ -163,7 +163,7 @@ def parse_stored_config(data: bytes) -> AdapterConfig:
 
 
 def _refuse_unserved(raw: Mapping[str, Any]) -> None:
-    """Everything that would make the adapter more than, or other than, scale · B · A."""
+    """Raise AdapterRefused for a key with which the adapter's product would not be scale · B · A."""
     if raw.get("peft_type") != "LORA":
         raise AdapterRefused(f"peft_type: {raw.get('peft_type')!r}; only LORA is served")
     if _boolean("use_dora", raw.get("use_dora")):

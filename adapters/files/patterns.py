@@ -124,7 +124,7 @@ class StoredValues:
 
 
 def ends_of(name: str) -> Iterator[str]:
-    """The name, and what follows each of its dots."""
+    """The name, and its remainder after each of its dots."""
     yield name
     for dot in re.finditer(r"\.", name):
         yield name[dot.end() :]

@@ -48,7 +48,7 @@ Sums = npt.NDArray[np.uint64]
 
 
 class SlabUnusable(Exception):
-    """The slab does not match its name. The file that it was made of is."""
+    """The slab's file is damaged or has another key than expected. It can be made again from the adapter's file."""
 
 
 def slab_key(content: str, header: bytes, cuts: Sequence[TileSpan], dtype: str) -> bytes:
@@ -60,7 +60,7 @@ def slab_key(content: str, header: bytes, cuts: Sequence[TileSpan], dtype: str) 
 
 def make_slab(source: Path, target: Path, checked: CheckedAdapter, base: BaseShape, dtype: str) -> Path:
     """Write the slab of the adapter in the directory `source` into the directory `target`, in memory that does not grow
-    with it; its file, which may not lie on the disk yet. Raises AdapterRefused, OSError; then it is not there."""
+    with the slab. Returns its file, which is not synced to the disk. Raises AdapterRefused, OSError, without a file."""
     spec, path = checked.spec, target / slab_name(dtype)
     cuts = cuts_of(ranks_of(spec), base, ITEM_BYTES[dtype])
     size = slab_bytes(cuts)

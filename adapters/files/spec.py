@@ -55,7 +55,7 @@ class ModuleShape:
 
 @dataclass(slots=True, frozen=True)
 class BaseShape:
-    """What an adapter must fit: the decoder's layers, and each linear module's size, the same in every layer."""
+    """The shape that an adapter must fit: the decoder's layers, and each linear module's size, equal in all layers."""
 
     layers: int
     modules: Mapping[str, ModuleShape]

@@ -80,7 +80,7 @@ def half_upload(stage: Stage, secret: str, bytes_now: int) -> bytes:
 
 PLACES = 4
 UPLOAD_EVERY_S = 10.0
-UPLOADS_PER_S = 0.8  # of all victims together, in turn
+UPLOADS_PER_S = 0.8  # uploads of all victims together; the victims send in turn
 
 
 async def trickled_uploads(stage: Stage, seconds: float) -> Row:
@@ -161,7 +161,7 @@ def restart_row(with_s: float, without_s: float) -> Row:
 async def restart_s(stage: Stage) -> float:
     """Seconds from the engine's start after a SIGKILL until the gateway is ready."""
     await asyncio.to_thread(stage.stack.kill_engine)
-    await asyncio.sleep(0.3)  # until the gateway has noticed
+    await asyncio.sleep(0.3)  # time for the gateway to notice the lost engine
     began = time.monotonic()
     stage.stack.start_engine()
     await asyncio.to_thread(stage.stack.wait_ready, START_S_MAX)

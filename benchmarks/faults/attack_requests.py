@@ -35,7 +35,7 @@ from support.engine.generations import IterableGeneration  # attack_stage puts t
 
 CHAT, TEXTS, COUNT = "/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"
 LONG_WORDS = "word " * 3000
-LONG_PER_S = 4.0  # requests a second; its long prompts alone cost the gateway much
+LONG_PER_S = 4.0  # requests a second; low, because long prompts alone load the gateway
 
 # ---- F2: refused requests
 
@@ -74,7 +74,7 @@ async def refused_requests(stage: Stage, seconds: float, name: str, who: str) ->
     weapon = Flood(stage.request(secret, path, json.dumps(content, separators=(",", ":")).encode()), connections)
     victim = stage.chat_victim()
     if name == "F2d":
-        # As many requests as in the other attacks: of fewer than 100 requests the p99 is the slowest one.
+        # As many requests at a lower rate take longer: of fewer than 100 requests the p99 is the slowest one.
         seconds *= victim.per_s / LONG_PER_S
         victim = stage.chat_victim(LONG_PER_S, messages=[{"role": "user", "content": LONG_WORDS}])
     async with contextlib.AsyncExitStack() as exits:
@@ -87,7 +87,7 @@ async def refused_requests(stage: Stage, seconds: float, name: str, who: str) ->
 
 BOMB_TEXTS, BOMB_TOKENS, BOMB_LOGPROBS = 8, 7900, 20
 BOMB_TOKENS_MIN = 8
-STEPS_SLOWER = 2.5  # with 20 alternatives a token
+STEPS_SLOWER = 2.5  # factor of a step's time with 20 alternatives a token
 
 
 async def large_answers(stage: Stage, seconds: float, count: int, unread: bool) -> Row:
@@ -99,7 +99,7 @@ async def large_answers(stage: Stage, seconds: float, count: int, unread: bool) 
     steps_s = tokens * stage.stack.fake["step_ms"] / 1000
     weapon: Weapon = Unread(request, count) if unread else Flood(request, count, times=1)
     victim = stage.chat_victim()
-    unread_s = STEPS_SLOWER * steps_s + seconds  # until the whole answer was generated, and some time unread after that
+    unread_s = STEPS_SLOWER * steps_s + seconds  # until the whole answer is generated, and `seconds` more
     attack = await stage.half([weapon], victim, unread_s if unread else 0.1, stage.stack.port)
     async with generations(stage, count, tokens):
         quiet = await stage.half([], victim, max(seconds, steps_s), stage.quiet_port)

@@ -16,7 +16,7 @@ from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.frames import StatusReport
 
 QUIET_S_MAX = 90.0
-SETTLE_S = 1.0  # confirmations reach the engines
+SETTLE_S = 1.0  # time for the confirmations of settlements to reach the engines
 
 
 def open_requests(stage: FleetStage) -> set[str]:
@@ -27,7 +27,7 @@ def open_requests(stage: FleetStage) -> set[str]:
 
 
 def difference_of(stage: FleetStage, report: StatusReport) -> int:
-    """Tokens that the ledger has of one engine process, billed or discarded, above made − lost."""
+    """Tokens of one engine process in the ledger, billed or discarded, less the engine's made − overrun − lost."""
     settled = stage.stack.read(lambda connection: tokens_of(connection, report.epoch))
     return settled - (report.tokens_made - report.tokens_overrun - report.tokens_lost)
 
@@ -60,7 +60,7 @@ def check_answers(stage: FleetStage, clients: FleetClients) -> list[str]:
 
 
 async def check_books(stage: FleetStage, clients: FleetClients, *, gateways_killed: bool) -> tuple[int, list[str]]:
-    """The largest difference of an engine's made tokens and the ledger's, and what does not add up."""
+    """The largest difference between the tokens of an engine and of the ledger, and the faults of the books."""
     stack = stage.stack
     began = time.monotonic()
     while stack.open_holds():

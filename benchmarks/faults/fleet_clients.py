@@ -22,7 +22,7 @@ LOOK_S = 0.3
 RETRY_S = 0.3
 RETRY_S_MAX = 30.0
 TIMEOUT_S = 180.0
-WHOLE_PART = 0.25  # of the requests
+WHOLE_PART = 0.25  # part of the requests that do not stream
 SPENDERS = 2  # clients of a key whose budget ends during the fault
 BUDGET_TOKENS = 1_200
 SPENDER_PAUSE_S = 0.5
@@ -39,7 +39,7 @@ class TextSpec:
 
     @property
     def messages(self) -> list[ChatCompletionMessageParam]:
-        """Their first tokens differ, which spreads the texts over the engines."""
+        """The messages. Their first tokens differ by `number`, so that routing spreads the texts over the engines."""
         story = f"Tell story number {self.number}, and do not stop. " * (1 + self.number % 7)
         return [{"role": "system", "content": f"{self.number}: stories."}, {"role": "user", "content": story}]
 
@@ -59,9 +59,9 @@ class Seen:
     requests: int = 0
     failed: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)  # found by a fault's own checks
-    refused: int = 0  # by a budget that is used up
+    refused: int = 0  # requests refused by a used-up budget
     other_text: int = 0
-    broken_with_gateway: int = 0  # sent again: the gateway was killed, or had no engine and refused it
+    broken_with_gateway: int = 0  # requests sent again because their gateway was killed or had no engine
     longest_gap_s: float = 0.0  # between two pieces of text
     longest_silence_s: float = 0.0  # between two reads of a stream, keep-alives included
     keep_alives: int = 0
@@ -101,13 +101,13 @@ class _WatchedTransport(httpx.AsyncHTTPTransport):
 
 
 class FleetClients:
-    """`run` until `stop_load`; `expected` is filled by `learn_texts`."""
+    """Clients that send requests from `start_load` to `stop_load`. `learn_texts` fills `expected`."""
 
     def __init__(self, stage: FleetStage, specs: list[TextSpec], clients: int, seed: int) -> None:
         self.seen = Seen()
         self.expected: dict[TextSpec, str] = {}
         self.answered: set[str] = set()  # ids of requests
-        self.broken = 0  # requests that were sent again, since the beginning
+        self.broken = 0  # `broken_with_gateway` of all faults so far
         self._stage = stage
         self._specs = specs
         self._clients = clients
@@ -164,7 +164,7 @@ class FleetClients:
             await self._complete(spec, self._stage.stack.keys[spec.tenant])
 
     async def _spender(self, secret: str) -> None:
-        """Requests through all gateways until the key's budget is used up, and then refusals."""
+        """Send requests with a key through all gateways. Once its budget is used up, they are refused."""
         await asyncio.sleep(SPENDER_PAUSE_S)
         while not self._stopping.is_set():
             refused = self.seen.refused

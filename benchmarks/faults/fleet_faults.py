@@ -19,16 +19,16 @@ from engine.protocol.client import SILENCE_S
 from gateway.views.engines import FleetEngineView
 
 PARTITION_S = LEASE_S + 3.0  # an engine ends a lease within LEASE_S * 9 / 8 of the last sign of life
-HOLD_S = SILENCE_S + 1.5  # gateways give the engine up, and it does not give them up yet
+HOLD_S = SILENCE_S + 1.5  # gateways count the engine as lost; it has not ended their leases yet
 DELAY_S = (0.05, 0.4)
 DELAYED_S = 8.0
-OLD_S = 8.0  # for which an engine of version 4 is alone in the list; gateways follow the list within 4 s
+OLD_S = 8.0  # seconds with only an engine of version 4 in the list; gateways follow the list within 4 s
 SKEW_S = 600
-FREE_S_MAX = 10.0  # within which the holds of a killed gateway are free
-SILENT_S_MAX = KEEP_ALIVE_S + 1.5  # of a stream, on a busy machine
+FREE_S_MAX = 10.0  # limit until all holds of a killed gateway have ended
+SILENT_S_MAX = KEEP_ALIVE_S + 1.5  # longest silence of a stream, on a busy machine
 RESUME_S_MAX = 5.0
 TEXT_S_MAX = 20.0
-STREAMS_MIN = 3  # of a gateway that loses its engines
+STREAMS_MIN = 3  # streams that a gateway has before it loses its engines
 LOOK_S = 0.1
 Fault = Callable[["FaultRun"], Awaitable[None]]
 
@@ -41,7 +41,7 @@ class FaultRun:
     clients: FleetClients
     chance: random.Random
     clock: Path  # seconds by which the first gateway's clock is wrong
-    old_code: Path | None  # whose engine speaks version 4
+    old_code: Path | None  # code whose engine speaks version 4
 
     async def engine(self) -> EngineHost:
         """A random engine among the engines that have texts; without such an engine, any engine."""
@@ -103,7 +103,7 @@ async def silence_engine(run: FaultRun) -> None:
 
 
 async def drain_engine(run: FaultRun) -> None:
-    """SIGTERM: the engine hands its texts over and ends; a new process takes its place."""
+    """SIGTERM: the engine ends its texts, which other engines resume, and exits; a new process replaces it."""
     engine = await run.engine()
     await engine.end(signal.SIGTERM)
     engine.start()
@@ -130,7 +130,7 @@ async def upgrade_engine(run: FaultRun) -> None:
     engine.start(old=True)
     stage.write_roster({**others, **old})
     await stage.until(serves_old, "no engine of version 4 is ready")
-    stage.write_roster(old)  # alone: otherwise engines that report their load are preferred to it
+    stage.write_roster(old)  # alone, because gateways prefer engines that report their load
     await asyncio.sleep(OLD_S)
     stage.write_roster({**others, **old})
     await stage.all_ready()
@@ -152,7 +152,7 @@ async def upgrade_engine(run: FaultRun) -> None:
 
 
 async def drain_gateway(run: FaultRun) -> None:
-    """SIGTERM as of a rolling upgrade: it lingers, finishes its streams and ends; a new process takes its place."""
+    """SIGTERM as in a rolling upgrade: a gateway lingers, finishes its streams and ends; a new process replaces it."""
     gateway = run.chance.choice(run.stage.gateways)
     await gateway.drain()
     gateway.start()
@@ -164,7 +164,7 @@ async def kill_gateway(run: FaultRun) -> None:
     held = open_requests(run.stage)
     gateway.kill()
     began = time.monotonic()
-    # No text takes this long: holds that are open then belong to the killed gateway.
+    # A text ends well within FREE_S_MAX, so a hold that is open for longer belongs to the killed gateway.
     while held & open_requests(run.stage):
         assert time.monotonic() - began < FREE_S_MAX, "the holds of a killed gateway are not free"
         await asyncio.sleep(LOOK_S)
@@ -201,7 +201,7 @@ async def partition_gateway(run: FaultRun) -> None:
 
 
 async def skew_clock(run: FaultRun) -> None:
-    """The first gateway's clock is ten minutes wrong for a while."""
+    """The first gateway's clock is SKEW_S ahead for 3 s, then SKEW_S behind for 3 s."""
     run.clock.write_text(str(SKEW_S))
     await asyncio.sleep(3.0)
     run.clock.write_text(str(-SKEW_S))

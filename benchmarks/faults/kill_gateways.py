@@ -49,15 +49,15 @@ from support.stack import MODEL, Stack, body
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 LEASE_S, RENEW_S, EXPIRE_S = 6.0, 1.0, 0.5
-BOOKS = "[billing]\nreconcile_s = 1.0\n"  # engine and ledger are compared all the time
+BOOKS = "[billing]\nreconcile_s = 1.0\n"  # engine and ledger are compared each second
 STEP_MS = 5.0
 CUT_S_MAX = 0.6
 KILL_WAIT_S_MAX = 0.6
-ANSWER_S_MAX = 30.0  # until a request is answered after the last kill
+ANSWER_S_MAX = 30.0  # limit until a request is answered after the last kill
 QUIET_S_MAX = 60.0
 BACKOFF_S, BROKEN_S = 0.05, 0.2
-BACKGROUND_SHARE = 0.25  # of the requests
-LIMIT = 10**12  # of the budgets: never reached, always counted
+BACKGROUND_SHARE = 0.25  # part of the requests that are responses in the background
+LIMIT = 10**12  # limit of each budget, which holds count against and never reach
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Plan:
 
 @dataclass
 class Told:
-    """What clients received: by request id, the completion tokens of whole answers."""
+    """The clients' observations. `whole`: request id → completion tokens of a whole answer."""
 
     whole: dict[str, int] = field(default_factory=dict)
     background: dict[str, str] = field(default_factory=dict)  # tenant by id of a response in the background
@@ -82,7 +82,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Books:
-    """Tokens on both sides, and what does not add up."""
+    """Tokens of the engine and of the ledger, and the faults of the books."""
 
     made: int
     billed: int
@@ -90,7 +90,7 @@ class Books:
     overrun: int
     lost: int
     requests: dict[str, int]
-    blocked_s_max: float  # from a gateway's last renewal to the end of a hold that it left
+    blocked_s_max: float  # longest time from a dead gateway's last hold to the end of a hold that it left
     faults: list[str]
 
     def show(self) -> None:
@@ -171,7 +171,8 @@ class Fleet:
 
 
 class Client:
-    """Asks again and again: streams and whole answers, long and short, of every tenant; now and then it leaves."""
+    """Sends one request after another: streams and whole answers, long and short, with keys of all tenants. It
+    leaves some streams before their end."""
 
     def __init__(self, stack: Stack, session: aiohttp.ClientSession, seed: str, told: Told) -> None:
         self._stack = stack
@@ -212,7 +213,7 @@ class Client:
                 self._told.whole[request_id] = (await answer.json())["usage"]["completion_tokens"]
 
     async def _ask_in_background(self, tenant: str) -> None:
-        """Makes a response, and follows it for a moment or not at all."""
+        """Create a response in the background. Of half of them, read the first bytes of the events as a stream."""
         chance, stack = self._chance, self._stack
         asked = {"model": MODEL, "input": "Hello", "max_output_tokens": chance.randint(20, 120), "background": True}
         url = f"{stack.url}/v1/responses"
@@ -297,7 +298,7 @@ async def quiescence(stack: Stack, workers: int) -> StatusReport:
         if not busy or time.monotonic() > deadline:
             break
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0.5)  # the gateways' last word to the engine, and its step ahead
+    await asyncio.sleep(0.5)  # time for the gateways' last confirmations, and for a step in flight
     report = await client.status()
     await client.close()
     return report
@@ -314,7 +315,7 @@ def books(stack: Stack, report: StatusReport, told: Told, stored: dict[str, Any]
     )
     recorded = {row.request_id: row for row in rows}
     ends = stack.read(lambda c: c.execute(sa.select(holds.request_id, holds.state, holds.lost_tokens)).all())
-    unrecorded: dict[str, int] = {}  # as the engine says
+    unrecorded: dict[str, int] = {}  # by request, the tokens that the engine logged as lost
     for line in engine_lines(stack, "tokens.lost"):
         unrecorded[line["request_id"]] = unrecorded.get(line["request_id"], 0) + line["tokens"]
     late = {row.request_id: row.lost_tokens for row in ends if row.lost_tokens}  # settled after their hold ended
@@ -341,7 +342,7 @@ def books(stack: Stack, report: StatusReport, told: Told, stored: dict[str, Any]
 
 
 def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, int], told: Told) -> list[str]:
-    """Request by request, and the ledger against itself."""
+    """The faults of single requests, and of the ledger's audit and reconciliations."""
     faults = []
     for request_id, tokens in told.whole.items():
         row = recorded.get(request_id)
@@ -370,8 +371,8 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
 
 
 def blocked_s_max(stack: Stack) -> float:
-    """A hold that expired blocked its budget from its gateway's death on. The death is after the last thing that the
-    gateway wrote, so this is never too short."""
+    """The longest time for which an expired hold blocked its budget after its gateway's death. It is counted from the
+    gateway's last hold, which precedes the death, so it is never too short."""
     holds = tables.holds.c
     rows = stack.read(
         lambda c: c.execute(sa.select(holds.gateway_id, holds.state, holds.held_at, holds.ended_at)).all()
@@ -392,7 +393,7 @@ def log_lines(stack: Stack, event: str) -> list[dict[str, Any]]:
 
 
 def _lines(file: Path, event: str) -> Iterator[dict[str, Any]]:
-    """A process that is killed may leave half a line."""
+    """The log lines of this event, without half a line that a killed process left."""
     for text in file.read_bytes().splitlines():
         if event.encode() in text:
             with contextlib.suppress(ValueError):

@@ -108,8 +108,8 @@ class Adapters:
 
 
 class Step:
-    """The buffers of a decode step: x and y of each stack of modules. Something small makes each x, as a step's norms
-    and activations do: base products that follow each other at once would be no step."""
+    """The buffers of a decode step: x and y of each stack of modules. A small op makes each x, as a step's norms and
+    activations do, so that base products do not follow each other directly."""
 
     def __init__(self, rows: int, layers: int, table: TileTable) -> None:
         self.rows = rows
@@ -137,7 +137,7 @@ class Step:
                 torch.mm(x, weight, out=y)
 
     def serial(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
-        """After each base product, adding to its output."""
+        """LoRA after each base product on the same stream, added to the product's output."""
         self.scratch.begin_step()
         for layer, own in enumerate(weights):
             for index, weight in enumerate(own):
@@ -146,7 +146,8 @@ class Step:
                 self.lora(adapters, work, layer, index, add=True)
 
     def beside(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
-        """On a side stream of lower priority, in what each base product leaves free; what reads y adds the delta."""
+        """LoRA on a side stream of lower priority, on the multiprocessors that each base product leaves free. The
+        consumer of y adds the delta."""
         main = torch.cuda.current_stream()
         self.scratch.begin_step()
         for layer, own in enumerate(weights):

@@ -30,7 +30,7 @@ class Outcome:
     sent_s: float
     first_s: float | None = None  # first text
     end_s: float = 0.0
-    gaps: array[float] = field(default_factory=lambda: array("f"))  # between events that carried text
+    gaps: array[float] = field(default_factory=lambda: array("f"))  # seconds between two events with text
     error: str | None = None
     usage: bool = False  # from the server; otherwise completion_tokens counts events
     prompt_tokens: int = 0

@@ -14,7 +14,7 @@ from msgspec import Meta
 CONCURRENCY_MAX = 4096
 RATE_MAX = 20_000.0  # requests per second
 SPEED_MAX = 100_000.0
-REQUESTS_MAX = 1_000_000  # of one run; a run bounded by time ends there too
+REQUESTS_MAX = 1_000_000  # limit of one run, also of a run that is bounded by time
 DURATION_S_MAX = 86_400.0
 WARMUP_MAX = 10_000
 PROMPT_TOKENS_MAX = 1_000_000
@@ -88,12 +88,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(gt=0, le=RATE_MAX)] | None = None  # requests per second, Poisson
     trace: Path | None = None
     speed: float = 1.0  # the trace's clock runs this many times faster
-    requests: int | None = None  # measured ones
+    requests: int | None = None  # number of measured requests
     duration_s: float | None = None
     warmup: int = 0  # requests before the measured ones
     seed: int = 0
     prompt_tokens: int = 200
-    shared_prefix: int = 0  # tokens, the same before every prompt
+    shared_prefix: int = 0  # tokens that begin every prompt
     max_tokens: int = 32
     prompt_scale: float = 1.0  # of the trace's lengths
     output_scale: float = 1.0

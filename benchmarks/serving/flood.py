@@ -38,7 +38,7 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.tiers import Tier
 
 ADAPTERS, RANK, KV_PAGES = 32, 16, 8192
-CPU_PAGES, CPU_NOISY_PAGES = 56, 192  # so few that batch needs premium's pages; enough for ten prefixes
+CPU_PAGES, CPU_NOISY_PAGES = 56, 192  # too few for batch without premium's pages; enough for ten prefixes
 ARENA_GIB = 20.0  # KV_PAGES, the adapters, and some pages that stay unused
 REQUESTS, QUICK = 500, 60
 DEMO_MODEL = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
@@ -62,7 +62,7 @@ AIMS = {
     "batch_out_tok_s": (">=", 3785.0),
 }
 COUNTS = ("batch_out_tok_s", "preemptions")  # whole numbers in the row
-WATCH_S = 1.0  # with several models: each look reads the last 256 preemptions
+WATCH_S = 1.0  # seconds between snapshots with several models; one has the last 256 preemptions
 CPU_TTFT_TIMES_MAX = 2.0  # p95 under the flood over p95 alone
 NOISY_TTFT_MOVED_MAX, NOISY_HITS_LOST_MAX = 0.20, 0.02
 NOISY_TIMES, TENANTS = 10.0, 10

@@ -64,9 +64,9 @@ class Traffic:
     rate: float = 0.0  # a second
     outstanding: int = 0
     share: str = "share"
-    prefix_tokens: int = 0  # of the prompt, the same in all of a share
+    prefix_tokens: int = 0  # prompt tokens that all requests of a share have in common
     models: tuple[str, ...] = ()  # drawn by Zipf's law; empty: the engine's first
-    asks_where: bool = False  # before each request: ask where its model is
+    asks_where: bool = False  # query the location of the model before each request
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class InboxLine:
 class Request:
     traffic: Traffic
     due_s: float  # on the monotonic clock, as all times here
-    token_s: list[float] = field(default_factory=list)  # when each id was handed out
+    token_s: list[float] = field(default_factory=list)  # when each id arrived
     usage: EngineUsage = field(default_factory=EngineUsage)
     refused: str = ""
     model: str = ""

@@ -88,8 +88,8 @@ class Run:
     tokens: int = 0
     step_s: list[float] = field(default_factory=list)  # of decode steps with all rows
     free_gap_s: list[float] = field(default_factory=list)  # between two ids of a row without a grammar
-    skipped: int = 0  # draws
-    failed: int = 0  # requests that ended with an error: three of their masks were late
+    skipped: int = 0  # skipped draws
+    failed: int = 0  # requests that ended with an error because their masks were late
     mask_s: float = 0.0
 
     @property

@@ -75,8 +75,8 @@ class ContentFetcher:
         self._releasing: threading.Thread | None = None
 
     def find(self, wanted: WantedContent) -> Path | None:
-        """A readable directory that is here, or None: it must be fetched. Raises OSError, and ValueError for a digest
-        that is none."""
+        """The content's readable directory on this host; None: it must be fetched. Raises OSError, and ValueError for a
+        string that is no digest."""
         path = Path(wanted.path)
         if not wanted.sources or (wanted.path and is_readable(wanted.kind, path)):
             return path
@@ -133,7 +133,7 @@ class ContentFetcher:
                 reasons.append(f"{source.name}: {error}")
             except OSError as error:
                 if error.errno in FULL:
-                    _empty(directory)  # its bytes are needed, and another source does not help
+                    _empty(directory)  # frees the partial download; another source cannot help a full disk
                 raise
             fields = {"kind": wanted.kind, "digest": wanted.digest, "reason": reasons[-1]}
             _log.warning("content.source_failed", extra={"fields": fields})
@@ -217,7 +217,7 @@ class _Download:
                         raise SourceCut(f"{self._source.name}: {file.name} ends at byte {size}, not {file.bytes}")
                 except SourceFailed as error:
                     if not isinstance(error, SourceCut) and not self._received:
-                        raise  # it never was a source of this content; else it may be restarting
+                        raise  # it never sent bytes of this content; a source that did may be restarting
                     cuts = 0 if size > before else cuts + 1
                     if cuts > len(CUT_WAITS_S):
                         raise

@@ -126,7 +126,7 @@ class HttpSource:
             connection.request("GET", f"{self._path}/{quote(name)}", headers=headers)
             response = connection.getresponse()
             answered = True
-            if response.status == http.client.SERVICE_UNAVAILABLE:  # it serves as many downloads as it may
+            if response.status == http.client.SERVICE_UNAVAILABLE:  # the store already serves its maximum of downloads
                 raise SourceCut(f"{self.name}: status {response.status} for {name}")
             if response.status != (206 if start else 200):
                 raise SourceFailed(f"{self.name}: status {response.status} for {name}")

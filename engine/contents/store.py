@@ -167,7 +167,7 @@ class ContentStore:
         return found
 
     def _is_receiving(self, path: Path) -> bool:
-        """Whether this is a download that a thread of some process works at."""
+        """Whether this is the directory of a download in progress, in this or another process."""
         if path.parent != self._incoming:
             return False
         try:
@@ -203,7 +203,7 @@ class ContentStore:
 
 
 def _name(path: Path) -> str:
-    """The name of an entry for `EntryHolds`. Of an unfinished download: none that is held."""
+    """The name of an entry for `EntryHolds`. An unfinished download has a name that no process holds."""
     return f"{path.parent.name}-{path.name}"
 
 

@@ -54,7 +54,7 @@ class DrawRow(NamedTuple):
 @dataclass(slots=True)
 class _Slot:
     index: int
-    used: int  # number of the last draw that used it
+    used: int  # number of the last draw that used the slot
     counted: int = -1  # output ids counted on the device; −1: none of its ids are
     holds_back: bool | None = None  # whether stop ids are among its biases; None: its settings were not sent
 
@@ -71,9 +71,9 @@ class DrawState:
         self._draws = 0
         self._of: weakref.WeakKeyDictionary[Sequence, _Slot] = weakref.WeakKeyDictionary()
         self._owners: list[weakref.ref[Sequence] | None] = [None] * slots
-        self._retired: list[Tensor] = []  # kept: steps in flight read them, and another stream allocated the new ones
+        self._retired: list[Tensor] = []  # not freed: steps in flight read them; another stream allocated the new ones
         self._next: tuple[Tensor, Tensor] | None = None
-        self._reserved = 0  # ids that the newest tables hold
+        self._reserved = 0  # ids for which the newest tables have space
         self._tokens = torch.empty(slots, 0, dtype=torch.int16, device=device)
         self._settings = torch.zeros(slots, SETTINGS_WORDS, dtype=torch.int32, device=device)
         self._step = torch.empty(0, dtype=torch.int32, device=device)

@@ -45,8 +45,8 @@ class _KnownModel:
     allocation: WeightAllocation | None = None  # while it is resident or loading
     loading: SlabLoad | None = None
     gathering: SlabLoad | None = None
-    awaited: float = 0.0  # until then its slab is not evicted from host memory
-    unread: float = 0.0  # until then a failed read of its files is not repeated
+    awaited: float = 0.0  # time until which its slab is not evicted from host memory
+    unread: float = 0.0  # time until which a failed read of its files is not repeated
     forgotten: bool = False
     leaving: list[tuple[WeightAllocation, Mark]] = field(default_factory=list)
     stopping: list[tuple[WeightAllocation, SlabLoad]] = field(default_factory=list)
@@ -248,7 +248,7 @@ class GpuWeights:
             return
         self._busy.pop(known.key, None)
         if known.forgotten:
-            # On a thread: it makes hundreds of driver calls.
+            # On a thread, because remove_slab makes hundreds of driver calls.
             threading.Thread(
                 target=self.room.remove_slab, args=(known.key,), name="weights-remove", daemon=True
             ).start()

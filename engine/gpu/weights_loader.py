@@ -69,8 +69,8 @@ class SlabLoad:
     asked: float = 0.0
     from_host: bool = False  # all of it was in host memory when it was requested
     stopped: bool = False
-    pieces: int = 0  # completed
-    seconds: float = 0.0  # of work
+    pieces: int = 0  # completed pieces
+    seconds: float = 0.0  # seconds in which the thread worked on it
     error: str = ""
 
 

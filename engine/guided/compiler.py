@@ -55,7 +55,7 @@ class Compiled:
     job: _Job
     compile_s: float
     times: MaskTimes = field(default_factory=MaskTimes)
-    texts: int = 0  # that run
+    texts: int = 0  # running texts
     texts_begun: int = 0
     is_compiled_again: bool = False  # a further matcher is being compiled
 

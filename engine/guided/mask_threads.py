@@ -70,8 +70,8 @@ class MaskBatch:
         """All texts must be attached to rows of `words`. `wait_share`: a draw waits this share of its time for them."""
         self.words, self.wait_share = words, wait_share
         self.left = deque(groups)
-        self.texts = {text for group in self.left for text in group}  # not known to be filled; for the loop's thread
-        self.taken = 0  # of `filled`, known; for the loop's thread
+        self.texts = {text for group in self.left for text in group}  # not noticed as filled; for the loop's thread
+        self.taken = 0  # texts of `filled` that were noticed; for the loop's thread
         self.count = len(self.texts)
         self.filled: list[GuidedText] = []
         self.all_filled = threading.Event()
@@ -113,7 +113,7 @@ class MaskBatch:
                 pairs = [(matcher, text.row) for text, matcher in masked]
                 pool.executor.unsafe_compute_mask_ptr(pairs, words.address, words.row_bytes, words.rows)
                 _finish_together([text for text, _ in masked], words)
-        except BaseException:  # noqa: BLE001 - the error of one text, which is not known: each is asked alone
+        except BaseException:  # noqa: BLE001 - one text of the group failed: each is computed alone to find it
             for text in group:
                 self._fill_alone(text, pool)
             return

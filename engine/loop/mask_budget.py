@@ -2,7 +2,7 @@
 
 While the forward pass of step n runs, the loop handles step n − 1, waits for the masks of n, launches the draw of n,
 begins n + 1, and waits for the ids of n. The two waits together are the time in which the loop has nothing else to do.
-If the first one takes all of it, the device waits for the loop, which is seen from a second wait of nothing.
+If the wait for masks takes all of that time, the device waits for the loop: the ids of n are then ready at once.
 
 Steps with prompt tokens may take twenty times as long as decode steps, so that both kinds are measured apart. A step
 that is shorter than the last ones of its kind ends the wait with its forward pass (`Pending.is_forward_done`).
@@ -14,13 +14,13 @@ from collections import deque
 
 from engine.step import Step
 
-# Steps of a kind whose shortest wait counts.
+# The shortest free time of the last STEPS_REMEMBERED steps of a kind predicts the next one.
 STEPS_REMEMBERED = 16
-# Left for what varies between steps.
+# Subtracted from the predicted time, for the variation between steps.
 RESERVE_S = 0.001
-# The ids of a step were ready before the loop waited for them.
+# A shorter wait for ids means that the ids were ready before the loop waited for them.
 IDS_READY_S = 0.0005
-# Before a step has been measured, and at least: masks may be ready before anything waits for them.
+# The wait before a step of the kind was measured, and the minimum wait, in which ready masks are taken in.
 WAIT_FIRST_S = 0.002
 WAIT_MIN_S = 0.0003
 

@@ -77,15 +77,15 @@ class EngineMetrics(Collector):
         self.tokens_lost = 0  # made for gateways that disconnected before they recorded them
         self.tokens_reclaimed = 0  # lost tokens that were received and recorded later
         self.resumed = 0  # requests whose text another engine began
-        self.snapshots = 0  # taken for watchers
+        self.snapshots = 0  # snapshots made for watchers
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
-        self.request_errors = 0  # frames whose handling raised: our own mistakes
+        self.request_errors = 0  # frames whose handling raised: bugs of the engine
         self.guided = GuidedCounts()
         self.targets_out_of_reach = 0  # tiers' targets below the shortest step of the start
         self._tiers = list(tiers)
-        self._models: list[str] = []  # that are served
-        self._removed: list[str] = []  # that are not, and keep their names; the first removed first
+        self._models: list[str] = []  # served models
+        self._removed: list[str] = []  # removed models that have their own series, in the order of removal
         for model in models:
             self.add_model(model)
         self._gauges: Gauges | None = None

@@ -24,7 +24,7 @@ class _Subscriber:
     number: int = 0  # of its last frame
     full: list[bytes] | None = None  # the rest of the list of names, while it is sent
     is_listed: bool = False  # a part of the list was sent
-    added: list[bytes] = field(default_factory=list)  # heads of names, that follow the list
+    added: list[bytes] = field(default_factory=list)  # heads of names added since the list was made
     removed: list[bytes] = field(default_factory=list)
 
 
@@ -42,7 +42,8 @@ class PageNews:
         self._next_at = 0.0  # the earliest time of the next frame of changes
 
     def subscribe(self, gateway: int) -> None:
-        """Send the whole list with the next rounds, then the changes. Again for a gateway that subscribed before."""
+        """Send the whole list with the next rounds, then the changes. A gateway that subscribed before
+        gets the whole list again."""
         self._hand_out()  # the list that is begun now contains these changes
         number = self._subscribers[gateway].number if gateway in self._subscribers else 0
         self._subscribers[gateway] = _Subscriber(number, self._prefix.page_names())
@@ -75,7 +76,7 @@ class PageNews:
         return self._next_at if self._is_changed() else None
 
     def post(self) -> None:
-        """Send a part of each list that was not sent, and if NEWS_EVERY_S are over what changed."""
+        """Send the next part of each unfinished list, and the changes if NEWS_EVERY_S have passed."""
         if not self._subscribers:
             return
         for gateway, subscriber in self._subscribers.items():

@@ -98,7 +98,7 @@ class DummySource:
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0, quantize: str = "none"
     ) -> None:
-        """Numbers are drawn on `device`: a GPU draws in a second what takes a CPU minutes."""
+        """Numbers are drawn on `device`: a GPU takes a second for a large model, a CPU minutes."""
         formats = formats_on_loading(config, quantize)
         self.layout = slab_layout(config, dtype, tied=bool(config.tied), formats=formats)
         self.weights_format = str(dtype).removeprefix("torch.") if quantize == "none" else quantize
@@ -108,7 +108,7 @@ class DummySource:
 
     def fill(self, start: int, target: Tensor) -> None:
         stop = start + int(target.shape[0])
-        with torch.cuda.stream(self._stream):  # of None it does nothing
+        with torch.cuda.stream(self._stream):  # without a stream the context does nothing
             generator = torch.Generator(self._device).manual_seed(self._seed * 1_000_003 + start)
             for part in self.layout.parts.values():
                 begin, end = max(start, part.offset), min(stop, part.offset + part.nbytes)

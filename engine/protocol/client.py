@@ -98,9 +98,10 @@ OnPages = Callable[[PagesChanged], None]
 
 
 class EngineClient:
-    """`start()` it, wait for `ready`, `submit`. When the engine is lost, all that ran ends with EngineLost and the
-    client connects again by itself; `on_connect(hello)` runs each time before it is ready, to load adapters, and
-    `on_models(models)`, which must not raise, whenever what is served has changed: before `on_connect`, and later."""
+    """Call `start`, wait for `ready`, then `submit`. When the engine is lost, running requests end with EngineLost, and
+    the client connects again by itself. `on_connect(hello)` runs on each connection before it is ready, to load
+    adapters. `on_models(models)` runs before `on_connect` and after each change of the served models; it must not
+    raise."""
 
     def __init__(
         self,
@@ -124,17 +125,17 @@ class EngineClient:
         what `submit` returns. Raises ValueError for a malformed address and for a TLS address without `tls`."""
         self.on_connect = on_connect
         self.on_models = on_models
-        self.on_ready: Callable[[], None] | None = None  # called when it has become ready; must not raise
-        self.hello: Hello | None = None  # the last one received; it remains while the engine is unavailable
-        self.models: dict[str, ModelInfo] = {}  # served models by name; they remain too
-        self.refused: dict[str, str] = {}  # configured models that it cannot serve, and why
+        self.on_ready: Callable[[], None] | None = None  # called when the engine has become ready; must not raise
+        self.hello: Hello | None = None  # the last Hello received, also while the engine is unavailable
+        self.models: dict[str, ModelInfo] = {}  # served models by name, also while the engine is unavailable
+        self.refused: dict[str, str] = {}  # configured models that the engine cannot serve, and why
         self._address = parse_address(address)
         self._tls = tls
         self._server_name = server_name
         self._gateway = gateway or secrets.token_hex(16)
         self._on_pages = on_pages
         self.peer_expires_at: float | None = None  # Unix seconds: of the engine's certificate; None: without TLS
-        self._failure = ""  # the last one that was logged as a warning, until a connection succeeds
+        self._failure = ""  # the failure that was logged last; "" after a connection succeeded
         self._generation = generation
         self._silence_s = silence_s
         self._stuck_s = stuck_s
@@ -151,7 +152,7 @@ class EngineClient:
         self._task = asyncio.create_task(self._run(), name="engine-client")
 
     async def close(self) -> None:
-        """Drop the stream; what runs ends with EngineLost."""
+        """Drop the stream; running requests end with EngineLost."""
         if self._task is None:
             return
         self._task.cancel()
@@ -251,12 +252,14 @@ class EngineClient:
     async def load_adapter(
         self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
     ) -> None:
-        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. An engine that cannot
-        read `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason, EngineNotConnected."""
+        """Register an adapter with the engine; returns at once if it is registered. A `pinned` one is never evicted. An
+        engine that cannot read `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason,
+        EngineNotConnected."""
         await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned, list(sources)))
 
     async def unload_adapter(self, digest: str) -> None:
-        """Returns once no request uses it and the engine forgot it. Raises AdapterNotChanged, EngineNotConnected."""
+        """Returns once no request uses the adapter and the engine forgot it. Raises AdapterNotChanged,
+        EngineNotConnected."""
         await self._change_adapter(UnloadAdapter(digest))
 
     async def load_model(
@@ -272,16 +275,17 @@ class EngineClient:
         digest: str = "",
         sources: Sequence[str] = (),
     ) -> str:
-        """Have the engine serve one more base model; at once when it does. `digest`: of its content; `sources`: as in
-        `load_adapter`. Returns why it is not pinned, if it was to be. Raises ModelNotChanged with the reason,
-        EngineNotConnected."""
+        """Have the engine serve one more base model; returns at once if it is served. `digest`: of its content;
+        `sources`: as in `load_adapter`. Returns why a model that was to be pinned is not, or "". Raises
+        ModelNotChanged with the reason, EngineNotConnected."""
         frame = LoadModel(
             name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype, digest, list(sources)
         )
         return await self._change_model(frame)
 
     async def unload_model(self, name: str) -> None:
-        """Returns once no request uses it and the engine forgot it. Raises ModelNotChanged, EngineNotConnected."""
+        """Returns once no request uses the model and the engine forgot it. Raises ModelNotChanged,
+        EngineNotConnected."""
         await self._change_model(UnloadModel(name))
 
     async def _change_model(self, frame: LoadModel | UnloadModel) -> str:

@@ -37,8 +37,8 @@ class ConfigSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ModelConfig(ConfigSection, frozen=True, kw_only=True):
-    """One base model. `path` is a directory with config.json, model.safetensors and tokenizer.json; the fake reads of
-    it only the shape and the words, and does without when it is empty or not there."""
+    """One base model. `path` is a directory with config.json, model.safetensors and tokenizer.json; the fake reads
+    only the shape and the words, and needs no directory."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     path: str = ""
@@ -53,12 +53,12 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class FakeFaults(ConfigSection, frozen=True, kw_only=True):
-    """Faults on demand, for tests: a prompt that contains the id makes it happen."""
+    """Faults on demand, for tests: a prompt that contains the id of a fault causes the fault."""
 
     chunk_error_id: int | None = None  # its chunk fails, alone
     draw_error_id: int | None = None  # drawing its id raises
     step_error_id: int | None = None  # the whole step raises
-    device_lost_id: int | None = None  # nothing is computed any more: the process ends
+    device_lost_id: int | None = None  # the device is lost: the process ends
     stall_id: int | None = None  # the step takes stall_s
     stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
     weights_error_model: str | None = None  # loads of models whose names have this prefix fail
@@ -71,7 +71,7 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     prefill_ms_per_1k_tokens: Annotated[float, Meta(ge=0, le=600_000)] = 20.0
     load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # reading one adapter
     model_load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # checking the files of a model that is added
-    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # begun before the previous step's result is taken
+    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # steps begun before the previous step's result is taken
     stop_after: Annotated[int, Meta(ge=1)] | None = None  # the n-th id is a stop id of the request; None: never
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 8192  # where the model's config.json is not there
     vocab_size: Annotated[int, Meta(ge=16, le=16_777_216)] = 49152  # likewise

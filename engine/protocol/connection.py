@@ -213,7 +213,7 @@ class Link(asyncio.Protocol):
         self.epoch = ""  # of the engine process, once its Hello arrived
         self.version = PROTOCOL_OLDEST  # of the connection, once `greet` agreed on one
         self.heard_at = loop.time()
-        self.fell_silent = False  # it was lost because nothing was heard, not because an end closed it
+        self.fell_silent = False  # the link was lost by silence of the engine, and not closed by an end
         self.step = -1
         self.step_at = self.heard_at  # when the engine loop was last seen idle or at another step
         self._loop = loop

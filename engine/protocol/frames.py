@@ -60,11 +60,11 @@ RefusalCode = Literal[
 # Why a LoadModel or an UnloadModel failed. Another model under a name differs in a field of LoadModel, not counting
 # `pinned`.
 ModelFailure = Literal[
-    "refused",  # its files, its size or the engine's limits: only another LoadModel may succeed, later
+    "refused",  # the model's files, size or an engine's limit: only a different LoadModel may succeed
     "other_served",  # another model is served under this name: unload it first
-    "other_loading",  # the files of another model are being checked under this name: ask again
-    "loading",  # of an UnloadModel: its files are being checked: ask again
-    "unloading",  # of a LoadModel: requests still run on it, and it leaves with the last of them: ask again
+    "other_loading",  # the files of another model are being checked under this name: send it again
+    "loading",  # of an UnloadModel: the model's files are being checked: send it again
+    "unloading",  # of a LoadModel: the model is removed once its running requests have ended: send it again
 ]
 
 ModelName = Annotated[str, msgspec.Meta(max_length=128)]  # EngineConfig has the same limit
@@ -133,7 +133,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     vocab_size: int
     tokens_per_page: int
     pages: int
-    weights_bytes: int = 0  # device memory while it is resident
+    weights_bytes: int = 0  # device memory while the weights are resident
     pinned: bool = False  # its weights are never evicted
     weights_format: str = ""  # for people: "bfloat16", "fp8", "int4 g128 (awq)"; "": unknown
     kv_format: str = ""
@@ -427,11 +427,11 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_resident: list[str]
     tokens_made: int  # completion ids made since the process started, for all gateways, with the overrun
     metrics: bytes  # Prometheus text format, vLLM's names
-    tokens_overrun: int = 0  # of these, in no answer: made after the ending of their request, or by a probe
+    tokens_overrun: int = 0  # part of tokens_made in no answer: made after the request's ending, or by a probe
     tokens_lost: int = 0  # made for gateways that disconnected before they recorded them
-    adapters_running: list[Digest] = []  # that running requests use
-    adapters_waiting: list[Digest] = []  # that waiting requests will use
-    adapters_step_max: int = 0  # in one step
+    adapters_running: list[Digest] = []  # adapters that running requests use
+    adapters_waiting: list[Digest] = []  # adapters that waiting requests will use
+    adapters_step_max: int = 0  # limit of distinct adapters in one step
     # Since version 5: tokens that were counted as lost until a gateway reclaimed them. tokens_lost is without them.
     tokens_reclaimed: int = 0
     tokens_probed: int = 0  # of tokens_overrun, made by probes

@@ -70,7 +70,7 @@ class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
     name: str
     where: Literal["device", "host", "disk"]
     coming: bool  # towards the device
-    leaving: bool  # it drains: it is being removed, or makes room for another
+    leaving: bool  # it drains: it is being removed, or evicted for another model
     pinned: bool
     weights_bytes: int
     tokens_per_page: int

@@ -1,7 +1,7 @@
 """Predicts at which engine a request would have its first token soonest.
 
-A gateway's router knows each engine's models, its last reported load, its cached pages and what this gateway sent to
-it. Gateways do not talk to each other: equal reports lead to equal rankings. It must never read a clock.
+A gateway's router knows each engine's models, last reported load and cached pages, and the requests that this gateway
+sent to it. Gateways do not talk to each other: equal reports lead to equal rankings. It must never read a clock.
 """
 
 from __future__ import annotations

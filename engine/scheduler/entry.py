@@ -42,10 +42,10 @@ class Entry:
     skipped_since: float = 0.0  # when the first of `skips` was completed
     reports_prompt: bool = field(init=False)  # the request has prompt logprobs to report; looked up for each chunk
     reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
-    pooled: int = 0  # prompt tokens whose hidden states are in `vector`, or that need not be
+    pooled: int = 0  # prompt tokens whose hidden states are in `vector` or are not pooled
     vector: NDArray[Any] | None = None  # float32: the sum of the pooled hidden states so far
     tier_s_before: tuple[float, ...] = ()  # TierSeconds when it arrived
-    has_run: bool = field(init=False)  # here, and was preempted; or on another engine (Submit.resumed)
+    has_run: bool = field(init=False)  # it ran here and was preempted, or ran on another engine (Submit.resumed)
 
     def __post_init__(self) -> None:
         sequence = self.sequence

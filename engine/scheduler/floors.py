@@ -1,5 +1,5 @@
 """How much of a shared resource, pages or sequence slots, each tier may take. Every tier has a floor, and may borrow
-what other tiers do not use.
+units that other tiers do not use.
 
 A tier does not borrow the unused floor of a tier that could not preempt it to get the units back. This module counts;
 it knows no requests.

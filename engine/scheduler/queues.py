@@ -2,7 +2,7 @@
 (Sheng et al., OSDI 2024), or a share that started nothing for `ageing_s`; inside a share the oldest request.
 
 Bound: two shares of weight 1 that always have requests waiting differ by at most `bounds.fairness_bound` weighted
-tokens. This module knows no pages, and not what other tiers do.
+tokens. This module knows neither pages nor other tiers.
 """
 
 from __future__ import annotations

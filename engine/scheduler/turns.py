@@ -116,8 +116,8 @@ class ModelTurns:
                 # Before first tokens of its own tier, behind those of a higher tier.
                 return (1 if rank == top else 3), rank, self._left_s(model, rank), past.last_step
             is_ahead = float(past.served_s > least_s[own.best] + LEVEL_STEPS * self._longest_s)
-            # A higher tier's streams that are not due take turns with lower tiers' work: no target promises what they
-            # would gain by being first, and a step of many rows makes more tokens than a step of few.
+            # A higher tier's streams that are not due take turns with lower tiers' work: they meet their target without
+            # being first, and a step of many rows makes more tokens than a step of few.
             return (2 if own.first == top else 4), 0, is_ahead, past.last_step
 
         return sorted(work, key=sort_key)

@@ -31,7 +31,7 @@ class ConversationRate:
     tier: str
     per_s: float
     turns: float
-    prompt_tokens: int  # that each turn adds beside the last answer
+    prompt_tokens: int  # new prompt tokens of each turn, beside the last answer
     new_tokens: int
     think_s: float  # from an answer's end until the next turn
 
@@ -51,10 +51,10 @@ class FleetText:
     new_tokens: int
     made: int = 0
     attempt: int = 0
-    cached_tokens: int | None = None  # when its first attempt began
+    cached_tokens: int | None = None  # found in the prefix cache when the first attempt began
     first_at: float | None = None
-    last_at: float = 0.0  # the latest token
-    gap_s: float = 0.0  # the longest between two tokens
+    last_at: float = 0.0  # time of the latest token
+    gap_s: float = 0.0  # the longest pause between two tokens
     ended_at: float | None = None
     refused: str | None = None
     recomputed: int = 0  # tokens that a further attempt computed again
@@ -75,7 +75,7 @@ class _Conversation:
     adapter: str | None
     model: str
     draws: random.Random
-    turns: int  # not yet sent
+    turns: int  # turns that are not yet sent
     ids: list[int] = field(default_factory=list)
     own: int = 0  # ids made for it alone so far
 

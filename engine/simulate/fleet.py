@@ -88,7 +88,7 @@ class FleetWorld:
         self._events: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._scheduled = 0
         self._wakes: dict[str, float] = {}  # engine → when it is due
-        self._at: dict[int, tuple[FleetEngine, RoutingPolicy]] = {}  # text → where it is
+        self._at: dict[int, tuple[FleetEngine, RoutingPolicy]] = {}  # text → its engine and its gateway
         self._first: set[int] = set()  # texts whose first output on their engine arrived
         self._waiting = 0  # arrivals that are scheduled
         self._lb = random.Random(f"{settings.seed}/gateways")

@@ -33,7 +33,7 @@ class FleetTierReport(msgspec.Struct, frozen=True):
 
 class SimulatedEngineReport(msgspec.Struct, frozen=True):
     name: str
-    requests: int  # that it ran
+    requests: int  # requests that the engine ran
     output_tokens: int
     busy: float  # part of the time until the end in which the device computed
     prefix_hit_rate: float | None
@@ -47,12 +47,12 @@ class RunReport(msgspec.Struct, frozen=True):
     routing: str
     requests: int
     resumed: int  # continuations on another engine after a kill
-    resumed_gap_ms: Percentiles  # of each such text, its longest pause between two tokens
+    resumed_gap_ms: Percentiles  # the longest pause between two tokens of each resumed text
     ended_at_s: float
     output_tokens: int
     output_tokens_per_s: float  # over the time in which requests arrive
     prefix_hit_rate: float | None
-    hit_rate_to_one_engine: float | None  # that rate over the single engine's, if one engine was simulated too
+    hit_rate_to_one_engine: float | None  # prefix_hit_rate / the single engine's; None: it was not simulated
     adapter_loads: int
     imbalance: float | None  # the busiest engine's time over the mean
     ttft_ms: Percentiles

@@ -59,7 +59,7 @@ _CHOICES = ("$ref", "anyOf", "oneOf")
 _ANNOTATIONS = frozenset({"$anchor", "$defs", "$id", "$schema", "definitions"})  # constrain no value
 
 # Narrower than the formats of llguidance, which allow 30 February, a leap second at any hour, names over 253 characters
-# and durations with any number of digits: what these accept, every validator accepts.
+# and durations with any number of digits. Every validator accepts every text that these patterns match.
 _DATE = (
     r"(?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
     r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:[1-9]\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"

@@ -51,18 +51,18 @@ from support.waiting import eventually
 
 TENANT = "globex"
 GATEWAYS = 2
-ENGINE_PART = 0.25  # of the kills
+ENGINE_PART = 0.25  # part of the kills that hit an engine; the others hit a gateway
 KILL_WAIT_S = (0.0, 0.5)
-WORK_S = (0.0, 2.0)  # of a gateway, between its start and its kill
-PAUSE_PART = 0.1  # of the kills of gateways: before it, the gateway is stopped until its lease has expired
+WORK_S = (0.0, 2.0)  # how long a ready gateway works before its kill
+PAUSE_PART = 0.1  # part of the killed gateways that are first suspended until their lease has expired
 PAUSE_S = (4.0, 6.0)
-PAUSED_WORK_S = 1.0  # for which it continues then, before the kill
-TOKENS = (1, 40)  # of a line
+PAUSED_WORK_S = 1.0  # how long a suspended gateway runs again before its kill
+TOKENS = (1, 40)  # range of `max_tokens` of a line
 LINE_TOKENS_MAX = 100  # with its prompt
-COVERED_PART = 0.6  # of the lines, by the budget at first
+COVERED_PART = 0.6  # part of the lines that the first limit of the budget covers
 QUIET_S_MAX = 300.0
 LOOK_S = 0.1
-CONFIRMED_S = 1.0  # confirmations reach the engines
+CONFIRMED_S = 1.0  # time for the confirmations of settlements to reach the engines
 TOML = """
 [lease]
 length_s = 3.0
@@ -75,16 +75,16 @@ reconcile_s = 1.0
 
 @dataclass
 class KillReport:
-    """What happened, and what does not add up."""
+    """Counts of the run. `faults`: the counts that contradict each other."""
 
     killed: Counter[str] = field(default_factory=Counter)
-    paused: int = 0  # gateways that stood still until their lease had expired, and then continued before the kill
+    paused: int = 0  # gateways that were suspended until their lease had expired
     batches: int = 0
     lines: int = 0
     epochs: int = 0  # claims of batches
     charged: int = 0
     zero_cost: int = 0  # requests of lines that were recorded without a charge
-    expired: int = 0  # holds
+    expired: int = 0  # holds that expired
     lost_tokens: int = 0
     overshoot: int = 0
     looks: int = 0
@@ -134,7 +134,7 @@ class Stage:
         self._budget = self.stack.write(write)
 
     def create_batch(self, lines: int) -> None:
-        """At whichever gateway answers."""
+        """Create a batch at a random gateway; repeat it at another while the gateway does not answer."""
         made = [
             chat_line(number, max_tokens=self.chance.randint(*TOKENS), stop=["sphinx"])
             for number in range(1, lines + 1)
@@ -148,7 +148,7 @@ class Stage:
                     time.sleep(LOOK_S)
 
     def watch_budget(self) -> None:
-        """Until `_done`: the most that the budget ever counted above its limit."""
+        """Until `_done` is set, note the largest amount by which the budget's counter exceeded its limit."""
         windows = tables.budget_windows.c
         query = sa.select(windows.posted + windows.held)
         while not self._done.wait(LOOK_S):
@@ -179,7 +179,7 @@ class Stage:
                 print(f"{count} killed", flush=True)
 
     def disturb_gateway(self, number: int) -> None:
-        """Once it is ready, and has worked for a moment."""
+        """Kill a ready gateway after WORK_S, and start it again. A part of them (PAUSE_PART) is suspended first."""
         stack = self.stack
         process = stack.gateway if number == 0 else stack.more_gateways[number - 1]
         assert process is not None
@@ -287,7 +287,7 @@ class Stage:
 
 
 class KilledStack(TwoEngines):
-    """Two engines, and gateways that are started again."""
+    """Two engines, and gateways that are killed and started again. `log_text` has the lines of all gateways."""
 
     def log_text(self) -> str:
         return "".join(path.read_text() for path in self.directory.glob("gateway*.log"))

@@ -48,7 +48,7 @@ LEVELS = ("tenant", "project", "key")
 UNITS = ("tokens", "money")
 INPUT, CACHED, OUTPUT = 100_000, 50_000, 400_000  # picos a token, as the stack's price list has them for tier standard
 PLENTY = 10**15
-REQUESTS_IN_BUDGET = 20  # so many fit, about
+REQUESTS_IN_BUDGET = 20  # requests of mean size that the tight budget covers
 MAX_TOKENS = 12
 ROUNDS_MAX = 20
 LOOK_S = 0.1
@@ -67,23 +67,23 @@ class NotKept(AssertionError):
 
 @dataclass
 class Books:
-    """What happened at one level, in one unit. Amounts in that unit."""
+    """The counts of one run, for a budget at `level`. Amounts are in `unit`."""
 
     level: str
     unit: str
     limit: int = 0
     used: int = 0
     held: int = 0
-    smallest: int = 0  # the smallest admissible request
+    smallest: int = 0  # cost of the smallest admissible request
     served: int = 0
     clamped: int = 0
     refused: int = 0
-    retried: int = 0  # after a 503, as the SDKs do: a gateway that falls behind admits nothing
+    retried: int = 0  # requests sent again after a 503, as the SDKs do: an overloaded gateway admits none
     other: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
-    most_seen: int = 0  # used + held at any look
+    most_seen: int = 0  # largest used + held in any look
     looks: int = 0
-    told: int = 0  # the sum of what the answers said
+    told: int = 0  # cost of the usage that all answers reported
     wall_s: float = 0.0
 
     @property
@@ -115,7 +115,7 @@ class Books:
 
 @dataclass
 class Client:
-    """One caller with a prompt, an appetite and a gateway of its own."""
+    """One caller: the length of its prompt, its `max_tokens`, its key and its gateway."""
 
     url: str
     secret: str
@@ -125,7 +125,7 @@ class Client:
 
 
 class Edge:
-    """One budget at its edge. Every random choice comes from `seed`."""
+    """A run over one budget that is nearly used up. All random choices are drawn from `seed`."""
 
     def __init__(self, stack: Stack, level: str, unit: str, requests: int, seed: int) -> None:
         self.stack = stack
@@ -144,7 +144,8 @@ class Edge:
         ]
 
     def make(self, connection: sa.Connection, level: str, unit: str) -> tuple[list[str], str]:
-        """A tenant with a project, keys in it, and a budget at every level; the one of `level` is the tight one."""
+        """Create a tenant, a project, keys in it, and a budget at every level. Returns the keys' secrets and the id of
+        the budget at `level`, whose limit `measure_prompts` lowers."""
         slug = f"edge-{level}-{unit}-{self.since}"
         tenant = tenants.create(connection, slug=slug, name=slug, tier="standard", time_zone="America/New_York")
         project = tenants.create_project(connection, tenant_id=tenant.id, name="edge")
@@ -198,7 +199,8 @@ class Edge:
         return self.books
 
     async def measure_prompts(self, session: aiohttp.ClientSession) -> None:
-        """How long each prompt is, while there is plenty; then the limit is set to what was used and a little more."""
+        """Measure each prompt's length while the limit is PLENTY. Then lower the limit to the used amount plus the cost
+        of about REQUESTS_IN_BUDGET requests."""
         lengths: dict[int, int] = {}
         for words in {client.words for client in self.clients}:
             status, answer, _ = await self.post(session, Client(self.stack.urls[0], self.secrets[0], words, 2))
@@ -302,7 +304,7 @@ def check_tokens(stack: Stack) -> str:
 
 
 def settings() -> dict[str, Any]:
-    """What a Stack needs so that only the budget limits."""
+    """Settings of a Stack in which only the budget refuses requests."""
     tiers = [
         {"name": name, "service_tier": service, "queue_max": 4096, "inter_token_ms": 1000.0}
         for name, service in (("premium", "priority"), ("standard", "default"), ("batch", "flex"))

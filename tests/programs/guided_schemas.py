@@ -49,7 +49,7 @@ REFERENCE = 999_999_999  # seed of the unguided text
 
 
 class Broken(AssertionError):
-    """The engine did what it must never do."""
+    """A condition of this module's docstring is violated."""
 
 
 def sampling(rng: random.Random, choice: int) -> Sampling:
@@ -168,7 +168,7 @@ async def play(
     scratch: Path,
     suite: Path | None = None,
 ) -> Counter[str]:
-    """What was seen. Raises Broken."""
+    """The counts of endings and other events. Raises Broken."""
     peer = await Peer.connect(process.socket)
     found = suite_schemas(suite, GrammarTokenizer.load(directory)) if suite else []
     schemas = len(found) or schemas

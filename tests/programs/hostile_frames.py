@@ -69,7 +69,7 @@ ORDINARY = {"max_tokens": 4}
 
 
 class Broken(AssertionError):
-    """A promise of this module's docstring was not kept."""
+    """A condition of this module's docstring is violated."""
 
 
 def a_submit(peer: Peer, handle: int, choose: random.Random) -> bytes:

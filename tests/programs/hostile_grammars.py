@@ -63,11 +63,11 @@ TOML = f'tools = "hermes"\n[limits]\n{UNLIMITED}[tenant_limits]\n{UNLIMITED}'
 
 
 class Broken(AssertionError):
-    """A promise of this module's docstring was not kept."""
+    """A condition of this module's docstring is violated."""
 
 
 class TinyStack(Stack):
-    """With laneway-tiny on the CPU."""
+    """A Stack whose engine serves laneway-tiny on the CPU."""
 
     def start_engine(self) -> None:
         file = self.directory / "engine.json"
@@ -90,8 +90,8 @@ def running_stack(directory: Path, database_url: str = "") -> Iterator[Stack]:
 
 @dataclass(frozen=True)
 class Request:
-    """`schema`: what the text of the answer, or the arguments of its calls, must be an instance of; None: any JSON
-    object. `leaves`: the client reads so many lines, then it disconnects; None: it stays."""
+    """`schema`: of the answer's text, or of the arguments of its calls; None: any JSON object is valid. `leaves`: the
+    number of lines after which the client disconnects; None: it reads the whole answer."""
 
     family: str
     path: str

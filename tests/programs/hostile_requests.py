@@ -67,7 +67,7 @@ Request = tuple[str, str, bytes, dict[str, str]]  # method, target, body, header
 
 
 class Broken(AssertionError):
-    """A promise of this module's docstring was not kept."""
+    """A condition of this module's docstring is violated."""
 
 
 @dataclass

@@ -34,7 +34,8 @@ def question_of(name: str) -> str:
 
 
 async def ask_all(base_url: str, keys: Sequence[str], names: Sequence[str], streams: int) -> dict[str, str]:
-    """What each of them answers, `streams` at a time, each streamed to its end. A failure is raised."""
+    """The streamed answer of each named adapter; `streams` requests are in flight at a time. Raises AssertionError and
+    httpx.HTTPError for a failed request."""
     places = asyncio.Semaphore(streams)
     async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=streams)) as client:
 
@@ -65,7 +66,7 @@ async def _stream(client: httpx.AsyncClient, base_url: str, key: str, name: str)
 
 
 def oracles_answers(model_dir: Path, directories: dict[str, Path]) -> dict[str, str]:
-    """What peft makes of the same questions, one adapter after the other."""
+    """The answers of peft to the same questions, one adapter after another."""
     from engine.text.tokenizer import Tokenizer
     from support import oracle
 

@@ -37,7 +37,8 @@ FORMATS: tuple[Quantize, ...] = ("none", "fp8", "int8", "int4")
 KV_DTYPES: tuple[Kv, ...] = ("auto", "fp8")
 # No layer stays unquantised: the format itself is measured.
 NO_LIMITS = QualityLimits(mean_kl_max=100, top1_min=0, layer_error_max=100)
-# Of every model, with every KV: int4 without calibration is too coarse for small models.
+# The formats of weights that every model must pass with, whatever its KV. int4, without calibration, is too coarse for
+# small models.
 MUST_PASS = ("float32", "bfloat16", "fp8", "int8")
 HEAD = "| weights | KV | mean KL, nats | top-1 | perplexity | worst layer | its error | default limits |"
 
@@ -88,7 +89,7 @@ def rows(directory: Path, windows: int) -> Iterator[str]:
         for kv_dtype in KV_DTYPES:
             config = ModelConfig(name="m", path=str(directory), quantize=quantize, kv_dtype=kv_dtype)
             if quantize == "none" and kv_dtype == "auto" and published is None:
-                continue  # float32 beside itself
+                continue  # this row would compare float32 with itself
             plain = "float32" if published is None else published.method
             weights, kv = quantize.replace("none", plain), kv_dtype.replace("auto", "float32")
             yield line(CpuMeasuredModel(config, shape, torch.float32), weights, kv)

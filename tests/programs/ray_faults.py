@@ -27,7 +27,7 @@ os.environ.update({
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # The nodes outlive a head that is gone for a while; a node is missed after seconds.
+    # A node waits 120 s for an absent head. The head counts a node as dead after three failed health checks.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
     "RAY_health_check_initial_delay_ms": "3000",
     "RAY_health_check_period_ms": "2000",
@@ -73,7 +73,7 @@ class TooSlow(Exception):
 
 
 class Watchman:
-    """Looks at the host's processes all the time."""
+    """Checks every LOOK_S that no GPU is used by two processes."""
 
     def __init__(self, directory: Path) -> None:
         self.findings: list[str] = []
@@ -93,7 +93,7 @@ class Watchman:
 
 
 class Traffic:
-    """Requests to the engines of the roster, one at a time to each, in a thread of their own."""
+    """Requests to the engines of the roster, one at a time for each engine, on a separate thread."""
 
     def __init__(self, address: str, directory: Path) -> None:
         self.roster = RayRoster(address, NAMESPACE, directory / "engines-of-ray.json")
@@ -162,7 +162,7 @@ class Traffic:
 
 
 class RayFleet:
-    """The cluster, and what the program does to it."""
+    """The cluster, and the changes and faults that the program makes in it."""
 
     def __init__(self, directory: Path, redis: RedisServer | None) -> None:
         self.directory = directory
@@ -262,7 +262,7 @@ class RayFleet:
             yield
 
     def until_ready(self, engines: int, within_s: float = READY_S) -> dict[str, EngineReport]:
-        """The actors' reports, once so many say that their engines are ready."""
+        """The reports of actors whose engines are ready, once there are at least `engines` of them."""
         began = time.monotonic()
         reports: dict[str, EngineReport] = {}
         with self.connected():
@@ -302,7 +302,7 @@ class Scenario:
         self.pids: dict[str, int] = {}  # of the engines, by name
 
     def check_unchanged(self, reports: dict[str, EngineReport]) -> None:
-        """Every engine that was known runs in its process."""
+        """Raises Failed if a known engine has ended or runs in another process."""
         now = {report.name: report.pid for report in reports.values()}
         changed = {name: (pid, now.get(name)) for name, pid in self.pids.items() if now.get(name) != pid}
         if changed:
@@ -363,7 +363,7 @@ class Scenario:
     def kill_head(self, engines: int, keeps_state: bool) -> None:
         if keeps_state:
             self.fleet.kill_node("a")
-        else:  # without their head's state the nodes are of no cluster any more
+        else:  # nodes cannot join a head that lost its state, so all of them are killed
             for name in list(self.fleet.nodes)[::-1]:
                 self.fleet.kill_node(name)
         until(lambda: self.traffic.roster.stale_since is not None, "the list is stale", 60)
@@ -431,7 +431,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--state", choices=["kept", "forgotten"], help="one of the two clusters")
     arguments = parser.parse_args()
-    if arguments.state is None and not arguments.short:  # a process of Ray's library knows one cluster well
+    if arguments.state is None and not arguments.short:  # Ray's library is unreliable with two clusters in one process
         argv = [sys.executable, __file__, "--state"]
         return max(subprocess.run([*argv, state], check=False).returncode for state in ("kept", "forgotten"))
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:

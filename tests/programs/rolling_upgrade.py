@@ -43,7 +43,7 @@ from support.stack import MODEL, TIERS, Stack
 from support.waiting import eventually, eventually_async
 
 ROLL_S_MAX = 120.0
-LONG_EVERY = 8  # one stream in so many is a long one
+LONG_EVERY = 8  # every LONG_EVERY-th stream is long
 SHORT_TOKENS, LONG_TOKENS = 6, 120
 LIMITS = "".join(
     f"[{section}]\nrequests_per_minute = 100000000\ntokens_per_minute = 1000000000\nconcurrency = 100000\n"
@@ -53,12 +53,12 @@ REPLACED = "the upgrade took"
 
 
 class UpgradeLost(AssertionError):
-    """Something was lost."""
+    """A request, a worker or a token was lost; the message names it."""
 
 
 @dataclass
 class Tally:
-    """What happened. `resent`: HTTP requests that the SDK sent again by itself."""
+    """Counts of the run. `resent`: HTTP requests that the SDK retried by itself."""
 
     streams: int = 0
     sent: int = 0
@@ -84,7 +84,7 @@ class Tally:
 
 
 def settings(linger_s: float = 1.0) -> dict[str, Any]:
-    """What a Stack needs so that nothing but the upgrade can fail a request."""
+    """Settings of a Stack in which only the upgrade can fail a request."""
     tiers = [
         {"name": name, "service_tier": service, "queue_max": 4096, "inter_token_ms": 1000.0}
         for name, service in (("premium", "priority"), ("standard", "default"), ("batch", "flex"))
@@ -206,7 +206,7 @@ def check_books(stack: Stack, tally: Tally) -> str:
     books = (
         f"{rows} usage rows; made {report.tokens_made} = billed {billed} + discarded {discarded} + overrun {overrun}"
     )
-    # A request whose answer the SDK did not get was begun all the same, and what it made is billed.
+    # A request whose answer the SDK did not receive ran, and the tokens that it made are billed.
     told = rows == tally.streams and (prompt, billed) == (tally.prompt, tally.completion)
     if report.tokens_made != billed + discarded + overrun or not (told or tally.resent):
         raise UpgradeLost(f"{books}; clients were told {tally.prompt} and {tally.completion} of {tally.streams}")

@@ -41,14 +41,14 @@ MODELS = ("laneway-tiny", "laneway-tiny-next")  # beside the first
 MIB = 1024 * 1024
 ENGINE = {"weights_bytes": 640 * MIB, "weights_host_bytes": 1024 * MIB}
 FAKE = {"step_ms": 60.0, "pages": 1200, "weights_bytes": 256 * MIB, "weights_host_ms": 900.0}
-SETTLE_MS = 1_500  # charts draw, streams have had a second or two
+SETTLE_MS = 1_500  # time for charts to be drawn and for streams to receive their first events
 CHROMIUM = "/usr/bin/chromium"
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
     "narrow": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
 }
-# Views that no route of their own has: name → path and query.
+# Views of a route that its query selects: name → path and query.
 MORE = {
     "billing-invoices": "/billing?tab=invoices",
     "billing-corrections": "/billing?tab=corrections",
@@ -62,7 +62,7 @@ MORE = {
 
 
 class Load:
-    """Callers of all tenants, as long as it lasts; what they are answered is theirs."""
+    """CALLERS callers of all tenants, within the block. Their answers are discarded."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -87,7 +87,7 @@ class Load:
         while not self.stopping.is_set():
             slug = random.choice(slugs)
             own = TENANTS[slug][5] if slug in TENANTS else ()
-            # The last one is called seldom, so that the two that fit mostly stay.
+            # Two of the three models fit on the device. Few requests name the third: the two are seldom evicted.
             model = MODELS[1] if random.random() < 0.01 else random.choice([MODEL, MODEL, MODELS[0], *own])
             words = " ".join(
                 random.choice(("a", "lane", "of", "tokens", "is", "wide")) for _ in range(random.randint(8, 700))
@@ -104,7 +104,7 @@ class Load:
 
 
 def add_models(console: Console) -> None:
-    """And names that stand for them."""
+    """Add MODELS with their prices, and aliases of them."""
     console.more_models(*MODELS)
     for name in MODELS:
         price = {"subject": name, "subject_kind": "model", "ahead": True, "input": 20_000, "output": 80_000}
@@ -120,7 +120,7 @@ def add_models(console: Console) -> None:
 
 
 def prepared(console: Console) -> dict[str, str]:
-    """A corrected, closed and exported month, several models, and what the routes' parameters are."""
+    """Write a corrected, closed and exported month, and add models. Returns the values of the routes' parameters."""
     add_models(console)
     found = {name: subject(console) for name, subject in SUBJECTS.items()}
     invoice = console.api("GET", f"/v1/admin/invoices/{found['invoice']}").json()
@@ -158,7 +158,7 @@ def take(browser: Browser, console: Console, pages: dict[str, str]) -> None:
         for name, path in pages.items():
             page.goto(path)
             page.locator("main h1").wait_for()
-            with contextlib.suppress(Exception):  # what never rests (a stream) is taken as it is
+            with contextlib.suppress(Exception):  # a page with a stream may always have a part that is loading
                 page.wait_for_function("() => document.querySelector('main .skeleton') === null", timeout=8_000)
             page.wait_for_timeout(SETTLE_MS)
             size = small(page, FOLDER / f"{name}-{look}.png")
@@ -167,7 +167,8 @@ def take(browser: Browser, console: Console, pages: dict[str, str]) -> None:
 
 
 def small(page: Page, path: Path) -> int:
-    """Written with as many colours as fit; without Pillow as it is, or as a JPEG beside it where that is too large."""
+    """Write the picture with as many colours as fit into BYTES_MAX. Without Pillow all colours are written, as a JPEG
+    if the PNG is larger than BYTES_MAX. Returns the number of bytes."""
     path.unlink(missing_ok=True)
     path.with_suffix(".jpg").unlink(missing_ok=True)
     png = page.screenshot()
@@ -196,7 +197,7 @@ def main() -> None:
         sys.exit(f"There is no model at {MODEL_DIR}: `make run` puts the demo's there.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="laneway-console-") as directory:
-        shown = Path(directory) / MODEL  # and not where this checkout is
+        shown = Path(directory) / MODEL  # the console shows this path instead of the path of this checkout
         shown.symlink_to(MODEL_DIR.resolve())
         console = Console.started(Path(directory) / "run", shown, fake=FAKE, engine_json=ENGINE, last_hour=200)
         try:

@@ -38,7 +38,7 @@ fields](fields.md).
 """
 PACKAGES = TESTS / "clients" / "connect"  # of npm, for the snippets in JavaScript
 SNIPPET_S_MAX = 60
-# What the console puts a value in the place of.
+# Placeholders that the console replaces by the values of its gateway.
 URL_PLACE, MODEL_PLACE = "{{url}}", "{{model}}"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 AGENT_MODEL = "tool-agent"  # the default of the snippets with tools
@@ -114,12 +114,12 @@ def command(language: str, text: str, directory: Path) -> list[str]:
 
 
 def readme_snippet() -> str:
-    """The README's first lines of Python."""
+    """The first Python block of the README."""
     return README.read_text().split("```python\n", 1)[1].split("```", 1)[0]
 
 
 def table_pages() -> dict[Path, str]:
-    """The pages of the tables as they should be, by file."""
+    """The expected text of each page with a table of fields, by file."""
     return {TABLE_PAGES[table.path]: TABLE_HEAD.format(path=table.path) + _table(table.rows) for table in tables()}
 
 
@@ -132,7 +132,7 @@ def _table(rows: list[FieldRow]) -> str:
 
 
 def console_file() -> str:
-    """admin_ui/src/pages/serve/connect.json as it should be."""
+    """The expected text of admin_ui/src/pages/serve/connect.json."""
     data: dict[str, Any] = {
         "snippets": [
             {

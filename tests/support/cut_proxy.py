@@ -1,5 +1,5 @@
-"""A TCP proxy before PostgreSQL that a test can cut: the database is unavailable, and the outcome of a commit
-unknown."""
+"""A TCP proxy before PostgreSQL. Once a test cuts it, the database is unavailable and the outcome of a commit in flight
+is unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 class CutProxy:
     """`async with CutProxy(url) as proxy`: connect to `proxy.url`. `cut()` drops every connection and refuses new ones;
-    `mute()` lets questions through and swallows the answers; `restore()` undoes both."""
+    `mute()` forwards queries and drops the answers; `restore()` undoes both."""
 
     def __init__(self, url: str) -> None:
         self._target = sa.make_url(url)

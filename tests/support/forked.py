@@ -32,7 +32,7 @@ def enable() -> None:
 
 
 class ForkedProcess:
-    """What tests use of `subprocess.Popen`."""
+    """The part of the interface of `subprocess.Popen` that tests use."""
 
     def __init__(self, module: str, arguments: Sequence[str], *, environ: dict[str, str], log: Path) -> None:
         self.args = [sys.executable, "-m", module, *arguments]

@@ -67,7 +67,7 @@ class _Comparison:
                 )
 
     def _schema(self, where: str, old: Schema, new: Schema, *, sent: bool) -> Iterator[str]:
-        """`sent`: by the client."""
+        """`sent`: the client sends values of the schema; otherwise the server does."""
         pair = old.get("$ref", ""), new.get("$ref", ""), sent
         if pair[0]:
             if pair in self._compared:

@@ -1,4 +1,4 @@
-"""The oracle: what transformers and peft say, on the CPU in float32. Also small random models of every family.
+"""The oracle: the results of transformers and peft on the CPU in float32. Also small random models of every family.
 
 The greedy ids that tests compare with are committed in tests/data; programs/write_oracle.py writes them.
 """
@@ -154,7 +154,7 @@ def example_adapters(base: str = SMOLLM2) -> list[str]:
 
 
 def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
-    """Content digests of the base model (under BASE) and of its example adapters: what committed ids hold for."""
+    """Content digests of the base model (under BASE) and of its example adapters, for which the committed ids hold."""
     from adapters.files.spec import BaseShape
     from adapters.files.store import AdapterStore
     from engine.contents.model_digests import model_digest

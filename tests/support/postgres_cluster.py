@@ -28,7 +28,7 @@ log_min_messages = warning
 
 
 class PostgresCluster:
-    """`data` is the server's disk, `archive` another host's: the base backup, and the WAL that pg_receivewal wrote."""
+    """`data` is the server's disk. `archive`, on another host's, has the base backup and the WAL of pg_receivewal."""
 
     def __init__(self, directory: Path, programs: Path) -> None:
         self.directory = directory
@@ -49,13 +49,13 @@ class PostgresCluster:
         self.start()
 
     def start(self) -> None:
-        """Start, and wait until it takes writes: after a recovery, until it is finished."""
+        """Start the server, and wait until it accepts writes, which a server in recovery refuses."""
         argv = ["-D", str(self.data), "-p", str(self.port)]
         self._server = self._popen("postgres", *argv)
         eventually(self._accepts_writes)
 
     def archive_synchronously(self) -> None:
-        """A base backup, and from now on no commit is answered before its WAL is in the archive."""
+        """Make a base backup. From now on the server confirms no commit before its WAL is in the archive."""
         self.wal.mkdir()
         self._own(self.wal)
         link = f"host=127.0.0.1 port={self.port} user=postgres application_name={RECEIVER}"

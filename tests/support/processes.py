@@ -23,7 +23,7 @@ def children(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """That process stands still meanwhile."""
+    """Suspend the process within the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

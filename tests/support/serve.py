@@ -52,7 +52,7 @@ class Serve:
         return self.output
 
     def start(self, *arguments: str) -> None:
-        """Until it is ready. With --demo that is when demo.json is there."""
+        """Start it, and wait until it is ready; with --demo, demo.json exists then."""
         self.process = self.spawn(*arguments)
         self.until(lambda: "Ctrl-C stops it." in self.output, START_S_MAX)
 

@@ -34,7 +34,7 @@ from support.waiting import PATIENCE_S, eventually
 MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
-QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # of [gateway], where a test says nothing else
+QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # settings of [gateway] that a test may override
 # The answer of /health/ready while the only engine serves.
 SERVING = {"ready": True, "problems": {}, "engines": {"ready": 1, "listed": 1}}
 T = TypeVar("T")
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 @dataclass
 class Stack:
-    """`start()` it, use it, `stop()` it. `fake` overrides the fake engine's settings, `engine_json` adds to the
-    engine's other ones, `toml` to laneway.toml."""
+    """Runs from `start()` to `stop()`. `fake` overrides settings of the fake engine, `engine_json` the other settings
+    of engine.json; `toml` is appended to laneway.toml."""
 
     directory: Path
     database_url: str
@@ -76,7 +76,7 @@ class Stack:
         self.urls.append(self.url)
 
     def prepare(self) -> None:
-        """Files, tables and tenants; no process."""
+        """Write the files, the tables and the tenants. Starts no process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         # Another version may not know these settings.
@@ -94,7 +94,7 @@ class Stack:
         self.seed()
 
     def point_gateway_at(self, url: str) -> None:
-        """Another way to the same database, for the gateways that start from now on."""
+        """Let gateways that start from now on connect to the same database by `url`."""
         text = self.config_file.read_text()
         self.config_file.write_text(text.replace(f'"{self.database_url}"', f'"{url}"'))
 
@@ -345,6 +345,6 @@ def events(text: str) -> list[Any]:
 
 
 def retries_after(answer: httpx.Response, seconds: int) -> bool:
-    """Whether Retry-After is these seconds plus its jitter."""
+    """Whether Retry-After is `seconds` plus at most the jitter of a refusal."""
     told = int(answer.headers["retry-after"])
     return seconds <= told <= seconds + max(errors.JITTER_S_MIN, math.ceil(seconds * errors.JITTER_PART))

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does, as long as a machine may stand still."""
+"""Waits for the work of other processes and threads, for longer than a busy machine stalls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 30.0  # longer than a machine stands still; a green test waits for none of it
+PATIENCE_S = 30.0  # longer than a busy machine stalls; a passing test never waits this long
 
 
 def promptly(attempt: Callable[[], float], within: float, tries: int = 5) -> None:
@@ -36,9 +36,9 @@ async def eventually_async(check: Callable[[], bool], timeout_s: float = PATIENC
 
 
 def last_sent_before(ask: Callable[[], int], status: int) -> float:
-    """Ask until the answer has `status`. Returns how many seconds after the call the last request was sent that had
-    another answer. 503 is not counted: a gateway gives it when it does not know whether a key is still good. Unlike the
-    time of the whole wait, it does not grow on a busy machine."""
+    """Ask until the answer has `status`. Returns how many seconds after the call the last request with another status
+    was sent. 503 is not counted: a gateway gives it when it does not know whether a key is still good. Unlike the time
+    of the whole wait, the result does not grow on a busy machine."""
     began, last = time.monotonic(), 0.0
     while True:
         sent = time.monotonic() - began

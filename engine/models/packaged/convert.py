@@ -1,6 +1,7 @@
 """Turns the demo model's GGUF file into a Hugging Face model directory: float32 safetensors and `tokenizer.json`.
 
-Runs once, at install, with numpy alone. It must never know what serves the directory, nor need transformers or torch.
+Runs once, at install, with numpy alone. It must never know the program that serves the directory, and needs neither
+transformers nor torch.
 """
 
 from __future__ import annotations

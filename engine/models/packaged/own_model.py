@@ -1,6 +1,6 @@
 """Installs laneway-tiny, the small model of our own: its files are kept with the code, their weights as float16.
 
-It needs numpy alone. How the model was made it must never know: examples/models/train.py does.
+It needs numpy alone. It must never know how the model was trained, which is the part of examples/models/train.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LangChain's OpenAI model over `langchain-openai`: what needs no agent. Shared by agent_langgraph.py and
+"""LangChain's OpenAI model over `langchain-openai`: the cases that need no agent. Shared by agent_langgraph.py and
 agent_langchain_responses.py."""
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python tests/programs/clients/live.py openai=VENV/bin/python anthropic=VENV/bin/python … ai_sdk=node jdk=java
 
-The cases are those that were recorded. Exit status 1 when one failed, or when what was used is not in `GET /v1/usage`.
+The cases are the recorded ones. The exit status is 1 when a case failed, or when `GET /v1/usage` lacks usage of a case.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 RECORDED = Path(__file__).resolve().parents[2] / "clients" / "recorded"
 KEPT_HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta", "expect", "transfer-encoding")
-UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")  # kept where an upgrade is offered
+UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")  # recorded if the request offers an upgrade
 BODY_BYTES_MAX = 1024 * 1024
 CONTEXT_TOKENS = 8192
 TEXT = "Hello there."
@@ -179,7 +179,7 @@ def as_events(path: str, events: list[Json]) -> bytes:
 
 
 class Recorder(ThreadingHTTPServer):
-    """`requests`: what came, in order. The first part of each path is the name of its case."""
+    """`requests`: the received requests, in order. The first part of each path is the name of its case."""
 
     daemon_threads = True
 

@@ -89,7 +89,7 @@ class RelayHandler(Handler):
 
 
 def shortened(value: Any) -> Any:
-    """With a note in the place of each long text: prompts are their author's."""
+    """A copy with a note in place of each text over LONG_TEXT characters: a framework's prompts are its author's."""
     if isinstance(value, dict):
         return {key: shortened(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -123,7 +123,7 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
 
 
 def without_texts(body: Json) -> Json:
-    """Of Claude Code: every text is replaced, and the first message names the case again."""
+    """A copy of a request of Claude Code. Every text is replaced; the first message names the case again."""
     kept: Json = scrubbed(body)
     said = {"type": "text", "text": "Case claude_edit."}
     [first, *others] = kept["messages"]
@@ -132,7 +132,7 @@ def without_texts(body: Json) -> Json:
 
 
 def without_codexs_texts(body: Json) -> Json:
-    """Of Codex: as `without_texts`, and what commands printed and what names the session is replaced."""
+    """A copy of a request of Codex: as `without_texts`; outputs of commands and the session's ids are replaced too."""
     kept: Json = scrubbed(body | {"prompt_cache_key": "s", "client_metadata": {"session_id": "s"}})
     for sent, item in zip(body["input"], kept["input"], strict=True):
         if sent.get("role") == "user" and sent["content"][0]["text"].startswith("Case codex"):
@@ -146,7 +146,7 @@ SCRUBS = {"claude_code": without_texts, "codex": without_codexs_texts}
 
 
 def without_encrypted(body: Json | None) -> Json | None:
-    """Without what another gateway, of another secret, could not read: the reasoning's encrypted form."""
+    """A copy without the encrypted reasoning, which a gateway with another server secret could not read."""
     items = (body or {}).get("input")
     if not isinstance(items, list):
         return body

@@ -32,7 +32,7 @@ WORDS = ("text", "description", "thinking", "signature")
 
 
 class AgentHandler(Handler):
-    """As `Handler`, and answers Claude Code's other requests."""
+    """A Handler that answers HEAD too, and answers POST with a call of the tool Write or a text."""
 
     def do_HEAD(self) -> None:
         self.send_response(200)
@@ -48,7 +48,7 @@ class AgentHandler(Handler):
 
 
 def wants_call(asked: Json) -> bool:
-    """Whether it has tools, and no result of one."""
+    """Whether the request has tools, and no result of a call."""
     return bool(asked.get("tools")) and "tool_result" not in json.dumps(asked["messages"])
 
 
@@ -128,7 +128,7 @@ def main(claude: str) -> None:
 
 
 def case_of(request: Json) -> str:
-    """By what Claude Code asks for: a title of the session in JSON, a turn with tools, a turn without."""
+    """The case of a request: a title of the session in JSON, a turn with tools, or a turn without tools."""
     body: Json = request["body"]
     assert urlsplit(request["path"]).path == "/v1/messages"
     if "format" in body.get("output_config", {}):

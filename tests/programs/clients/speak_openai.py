@@ -64,7 +64,7 @@ def parameters(url: str) -> object:
 
 
 def hints(url: str) -> object:
-    """What changes nothing, and old names."""
+    """Fields that change nothing (hints), and old names of fields."""
     answer = client(url).chat.completions.create(
         model=MODEL,
         messages=[ASKED],

@@ -1,5 +1,5 @@
-"""What the agents' scripts share: two tools, a question for each case, and the answers that a case must end with. Read
-by each client's own interpreter; nothing but the standard library."""
+"""Shared by the agents' scripts: two tools, a question for each case, and the answer that each case must end with. Each
+client's own interpreter imports it, so it needs nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST = {
     "handoff": "It is noon.",
 }
 FORECAST = {"city": "Paris", "sky": "grey"}
-called: list[str] = []  # of the tools, since the last `ask`
+called: list[str] = []  # calls of the tools since the last `ask`
 
 
 def ask(case: str) -> str:

@@ -19,7 +19,7 @@ from billing.ledger.messages import HoldEnding, HoldRequest, Settlement
 from billing.proofs.ledger_audit import LedgerAudit, audit_ledger
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
-# What makes each transaction of a PostgreSQL fail as a standby does, as without rights, and as without tables.
+# Statements after which each transaction fails: as on a standby, without rights, and without tables.
 CANNOT_SERVE = [
     "SET TRANSACTION READ ONLY",
     "SET LOCAL ROLE pg_read_all_settings",
@@ -92,7 +92,7 @@ class Books:
 
 @contextlib.contextmanager
 def beginning_with(database: Database, setting: str) -> Iterator[None]:
-    """Each writing transaction of `database` begins with this statement."""
+    """Begin each writing transaction of `database` with this statement."""
 
     def begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql(setting)

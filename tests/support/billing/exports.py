@@ -1,4 +1,4 @@
-"""Two tenants' months with all that an export has to tell, and short ways to export them."""
+"""Months of two tenants with every kind of row that an export has, and functions that export them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def second_tenant(books: Books, name: str = "Globex", zone: str = "UTC") -> Tena
 
 
 def january(books: Books, other: Tenant) -> list[str]:
-    """Closed months of both. The ids of the first tenant's requests."""
+    """Close January of both tenants. Returns the ids of the requests of the first tenant."""
     books.database.write_sync(
         lambda c: prices.publish(
             c,
@@ -42,10 +42,10 @@ def january(books: Books, other: Tenant) -> list[str]:
     )
     used = [
         use(books, JANUARY, prompt=100, cached=40, made=7),
-        use(books, JANUARY + 60_000_000, prompt=3, made=1),  # the same hour and price: the same rows
+        use(books, JANUARY + 60_000_000, prompt=3, made=1),  # same rows: same hour, key and price
         use(books, JANUARY + HOUR, prompt=10, made=5, tier="premium", key="key_b"),
         use(books, JANUARY + HOUR, prompt=10, made=5, tier="batch", adapter="adp_1"),
-        use(books, JANUARY + HOUR, prompt=0, made=0),  # nothing used, nothing owed
+        use(books, JANUARY + HOUR, prompt=0, made=0),  # no tokens, no cost
     ]
     use(books, JANUARY, tenant_id=other.id, made=1_000_000, prompt=1_000_000, key="key_other")
     first = used[0].request_id

@@ -1,6 +1,6 @@
-"""Helm, as a library behind the Model Context Protocol: no package that our registries have carries its command.
+"""Helm as a library, behind the Model Context Protocol: our package registries have no package with its command.
 
-That library renders no hooks. So the chart is rendered from a copy in which a hook is an ordinary object.
+The library renders no hooks, so it renders a copy of the chart in which a hook is an ordinary object.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def base_text(helm: Helm) -> str:
-    """The Kustomize base: what the chart renders without values."""
+    """The Kustomize base: the objects that the chart renders at its defaults."""
     objects = helm.render()
     text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=118)
     return BASE_HEAD + text

@@ -1,4 +1,4 @@
-"""The real scheduler and runner on a GPU: what the GPU tests share."""
+"""Shared by the GPU tests: the real scheduler and runner on a GPU."""
 
 from __future__ import annotations
 

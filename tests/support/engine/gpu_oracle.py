@@ -1,4 +1,4 @@
-"""The oracle on a GPU: where it would have said something else than the engine, and by how much."""
+"""The oracle on a GPU: at which positions its greedy id differs from the engine's, and by which gap of logits."""
 
 from __future__ import annotations
 

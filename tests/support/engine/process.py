@@ -71,7 +71,7 @@ class EngineProcess:
 
 
 class Peer:
-    """One stream to an engine, frame by frame, with no kindness of the real client."""
+    """One stream to an engine, frame by frame, without the checks and the reconnection of EngineClient."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

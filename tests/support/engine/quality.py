@@ -11,7 +11,7 @@ import engine.compute.quality
 from engine.compute.quality import held_out_ids
 from engine.protocol.config import QualityLimits
 
-# Whatever a model says. Random models of a few layers are far from the limits that an engine has.
+# Limits that every model passes. The default limits would refuse random models of a few layers.
 ANY_QUALITY = QualityLimits(mean_kl_max=100, top1_min=0, layer_error_max=100)
 
 

@@ -64,7 +64,7 @@ def run_cases(
     steps: list[Step] = []
     while scheduler.has_work():
         step = scheduler.schedule()
-        if step is None:  # an adapter or a page is on its way
+        if step is None:  # a load, or a copy of pages, is in flight
             time.sleep(0.0002)
             continue
         steps.append(step)

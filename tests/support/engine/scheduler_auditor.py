@@ -53,7 +53,7 @@ def next_id(state: int) -> int:
 
 
 def uninterrupted(sequence: Sequence) -> list[int]:
-    """The ids of a run of this request alone, with endless memory."""
+    """The ids that the request makes when it runs alone in unlimited memory."""
     state = root_state(sequence.model, sequence.adapter)
     for token in sequence.prompt_ids:
         state = state_after(state, token)
@@ -270,11 +270,11 @@ class Vault:
         self.bytes_max = bytes_max
         self.load_s = load_s
         self.there: set[str] = set()
-        self.coming: dict[str, float] = {}  # → when it will have come
+        self.coming: dict[str, float] = {}  # loading model → when its load ends
         self.failing: set[str] = set()
-        self.loads: list[tuple[float, str]] = []  # when they began
-        self.drops: list[tuple[float, str]] = []  # of models that were resident
-        self.on_disk: set[str] = set()  # of models that are not resident
+        self.loads: list[tuple[float, str]] = []  # (time, model) of each begun load
+        self.drops: list[tuple[float, str]] = []  # (time, model) of each eviction
+        self.on_disk: set[str] = set()  # models whose weights are only in their files unless resident
         self._clock = clock
         self._begun = self._completed = 0  # steps
         self._read: list[tuple[int, int]] = []  # freed bytes, and the last step that may read them
@@ -630,8 +630,8 @@ class House:
         return outcome
 
     def run(self, steps: int | None = None) -> int:
-        """Complete steps until nothing is left, or `steps`; before each, begin as many as may be in flight. How many
-        were completed."""
+        """Complete steps until no work is left, or `steps` of them; before each, begin as many as may be in flight.
+        Returns the number of completed steps."""
         count = idle = 0
         while steps is None or count < steps:
             while len(self.flights) <= self.steps_ahead and self.schedule():
@@ -798,7 +798,7 @@ class House:
         return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or self._was_preempted(chunk)
 
     def _was_preempted(self, chunk: Chunk) -> bool:
-        """Here, or by the end of another engine."""
+        """Whether the request was preempted here, or resumed after another engine stopped."""
         return bool(chunk.sequence.preemptions or chunk.sequence.resumed)
 
     def _check_nobody_waits_for_borrowed_pages(self, step: Step, evicted: set[str]) -> None:
@@ -905,11 +905,11 @@ class House:
         return any(chunk.sequence is sequence for flight in self.flights for chunk in flight.step.chunks)
 
     def _check_preemptions(self, sequence: Sequence) -> None:
-        """At most this number of preemptions, for a request that fits into its tier's floor."""
+        """A request that fits into its tier's floor is preempted at most `preemptions_max` + `excused` times."""
         tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
         pages = self._pages_to_end(sequence)
         if sequence.adapter is not None:
-            # Its tiles may come to lie scattered over as many pages.
+            # At worst each tile of the adapter is in a separate page.
             pages += self.table.adapters[sequence.adapter][1]
         fits = pages <= self.floor(tier, self.arena.pages) and self.floor(tier, self.sequences_max) > 0
         assert not fits or sequence.preemptions <= tier.preemptions_max + self.excused[sequence.handle], (
@@ -919,7 +919,7 @@ class House:
     # ---- inside
 
     def _can_decode(self, sequence: Sequence) -> bool:
-        """Having run before this step was planned, it has one token to compute, and nothing that it must wait for."""
+        """Whether a request that ran before this step was planned has one token to compute, and is not ending."""
         if not sequence.pages or sequence.token_count() - sequence.computed != 1:
             return False
         return not self.books[sequence.handle].abort_asked and len(sequence.output_ids) < sequence.max_tokens
@@ -995,7 +995,7 @@ class House:
                 assert books.failed or unread or pinned or not self._fits_alone(sequence), "it failed for no reason"
 
     def _fits_alone(self, sequence: Sequence) -> bool:
-        """All its tokens so far, and its adapter, beside the floors that its tier must leave alone."""
+        """Whether the arena can hold its tokens so far and its adapter, beside the floors that its tier cannot take."""
         tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
         lower = self.tiers[self.tiers.index(tier) + 1 :]
         left_alone = lower if tier.preemptible else [other for other in self.tiers if other != tier]

@@ -19,7 +19,7 @@ class Timed:
 
     def __init__(self, house: House, costs: dict[str, Costs] | None = None) -> None:
         self.house = house
-        self.tokens: dict[int, list[float]] = {}  # handle → when
+        self.tokens: dict[int, list[float]] = {}  # handle → times of its tokens
         self.steps: list[Step] = []
         self.device_s: Counter[str] = Counter()  # by model
         self._costs = costs or {}

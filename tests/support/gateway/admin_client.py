@@ -1,4 +1,4 @@
-"""An operator who speaks to the admin API."""
+"""A client of the admin API with an operator's key."""
 
 from __future__ import annotations
 

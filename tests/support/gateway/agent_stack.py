@@ -34,9 +34,9 @@ def call(name: str, **arguments: Any) -> str:
 PARIS, ROME, NOW = call("get_weather", city="Paris"), call("get_weather", city="Rome"), call("now")
 FORECAST = {"city": "Paris", "sky": "grey"}
 FORECAST_TEXT = json.dumps(FORECAST)
-# Of agent_claude_code.py: absolute, as its tools need them.
+# The files of agent_claude_code.py. Its tools need absolute paths.
 NOTES, OTHER_NOTES = "/tmp/laneway-agent/repository/notes.txt", "/tmp/laneway-agent/repository/more.txt"
-# Of agent_codex.py: a patch, for its shell, for its tool and in its code.
+# The patch of agent_codex.py: as its tool, its shell and its code receive it.
 PATCH = "*** Begin Patch\n*** Update File: notes.txt\n@@\n-one\n+two\n*** End Patch\n"
 PATCH_COMMAND = f"apply_patch <<'END'\n{PATCH}END\n"
 READ_BOTH = f"{call('exec_command', cmd='cat notes.txt')}\n{call('exec_command', cmd='cat more.txt')}"
@@ -92,7 +92,7 @@ ANSWERS = {
 SNIPPET_QUESTION = "What is the weather in Lisbon?"  # of docs/users/agents.md, instead of "Case snippet."
 
 
-# Of requests without tools, which some agents send beside their loop.
+# Answers to the requests without tools that some agents send beside their loop.
 WITHOUT_TOOLS = {"claude_edit": '{"title": "Edit the notes"}'}
 _CASE = re.compile(rf"Case ({'|'.join(ANSWERS)})\.")
 

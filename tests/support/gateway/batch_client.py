@@ -30,7 +30,7 @@ def chat_lines(count: int, **fields: Any) -> list[dict[str, Any]]:
 
 
 class BatchClient:
-    """Of one key, at one gateway of a stack."""
+    """Sends requests for batches and files with one key to one gateway of a stack."""
 
     def __init__(self, stack: Stack, secret: str, url: str = "") -> None:
         self.stack = stack
@@ -67,7 +67,7 @@ class BatchClient:
         return self.http.post(f"/batches/{batch_id}/cancel")
 
     def until(self, batch_id: str, *, completed: int = 0, timeout_s: float = 60.0) -> Any:
-        """Until so many lines are completed, or the batch has ended."""
+        """Wait until `completed` lines are completed (0: no limit) or the batch has ended. Returns the batch."""
         found: list[Any] = []
 
         def look() -> bool:
@@ -99,7 +99,7 @@ class BatchClient:
 
 
 def set_deadline(stack: Stack, batch_id: str, seconds: float) -> None:
-    """Move the end of its completion window to so many seconds after its creation."""
+    """Move the end of the batch's completion window to `seconds` after its creation."""
     moved = batches.c.created_at + round(seconds * 1e6)
     stack.write(lambda c: c.execute(sa.update(batches).where(batches.c.id == batch_id).values(deadline_at=moved)))
 
@@ -125,7 +125,7 @@ def check_charges(stack: Stack, batch_id: str, outputs: dict[str, Any]) -> None:
 
 
 def rows_left(stack: Stack, batch_id: str) -> int:
-    """Rows of its lines, their outputs, and its lease."""
+    """The number of rows of the batch's lines, of their outputs and of its worker lease."""
 
     def count(connection: sa.Connection) -> int:
         counts = [

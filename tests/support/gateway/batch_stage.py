@@ -1,4 +1,4 @@
-"""A tenant with a file, and one gateway that lives, for tests of the rows of batches."""
+"""A tenant with a file, and one gateway with a live lease, for tests of the rows of batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = 5
 
 
 class Stage:
-    """A tenant with a file, and one gateway that lives."""
+    """A tenant with a file, and one gateway with a live lease."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -12,7 +12,7 @@ CLIENT_S_MAX = 300
 
 
 def run_script(argv: Sequence[str], url: str, key: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The versions of the packages, and what became of each case."""
+    """The versions of the packages, and the result of each case."""
     environ = {**os.environ, "CLIENT_URL": url, "CLIENT_KEY": key}
     done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=CLIENT_S_MAX)
     lines = [line for line in done.stdout.splitlines() if line.startswith(('{"versions"', '{"case"'))]

@@ -65,7 +65,7 @@ class GatewayStore:
 
 
 class FleetPeer(http.client.HTTPConnection):
-    """An engine's connection, or another's."""
+    """A connection to the store: in the TLS role of a server, as an engine has it, or of a client."""
 
     def __init__(self, port: int, context: ssl.SSLContext, *, as_server: bool = True) -> None:
         super().__init__("127.0.0.1", port, timeout=10)

@@ -72,7 +72,7 @@ class KubernetesApiServer:
         self.oldest = 100  # a watch from an earlier version gets 410
         self.slices: dict[str, Any] = {}
         self.token = "first"
-        self.requests: list[str] = []  # "list" or "watch VERSION", in order; refused ones as their status
+        self.requests: list[str] = []  # "list" or "watch VERSION", or the status of a refusal; in order
         self._events: list[tuple[int, Any]] = []
         self._changed = asyncio.Condition()
         self._answers: set[asyncio.Task[None]] = set()
@@ -109,7 +109,7 @@ class KubernetesApiServer:
         await self._note("DELETED", self.slices.pop(name))
 
     async def bookmark(self) -> None:
-        """A new version without a change, as after changes of other objects."""
+        """Raise the version without a change of a slice, as changes of other objects do."""
         await self._note("BOOKMARK", {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {}})
 
     async def _note(self, kind: str, found: Any) -> None:

@@ -17,7 +17,8 @@ STEP_S = 30
 DAY_S = 86_400
 INSTANCE, JOB = "gateway-1", "laneway"
 _METRIC = re.compile(r"\b(?:laneway_|vllm:)\w+")
-# What grows or moves with time: repeated on top of the last value. All else is repeated as it was.
+# Series of metrics with these endings grow: each repetition is added to the last value of the one before. All other
+# series are repeated unchanged.
 _MOVES = ("_total", "_timestamp_seconds")
 
 

@@ -114,7 +114,7 @@ class ScriptedEngine:
             if isinstance(frame, Finished | Refused) and frame.handle not in self._open:
                 return
             if isinstance(frame, Tokens) and not self._open.intersection(frame.handles):
-                return  # held until its request had ended
+                return  # the frame was HELD, and its request has ended meanwhile
             writer.write(encode(frame))
             if hasattr(frame, "handle"):
                 self._open.discard(frame.handle)

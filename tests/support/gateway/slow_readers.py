@@ -44,7 +44,7 @@ def slow_readers(stack: Stack, tenant: str, count: int, max_tokens: int) -> Iter
         def dribble() -> None:
             while not over.wait(BYTE_EVERY_S):
                 for connection in connections:
-                    with contextlib.suppress(OSError):  # nothing is there, or it was cut
+                    with contextlib.suppress(OSError):  # no byte has arrived, or the connection is closed
                         connection.recv(1, socket.MSG_DONTWAIT)
 
         thread = threading.Thread(target=dribble, name="slow-readers")

@@ -59,7 +59,7 @@ def start_speaking(directory: Path) -> Iterator[Speaking]:
     try:
         stack.start()
         speaking = Speaking(stack, Tokenizer.load(model))
-        # Else the garbage collector finds their sockets open, in another test.
+        # Without the block the garbage collector would find open sockets of the SDKs in another test, and fail it.
         with speaking.openai, speaking.anthropic:
             yield speaking
         assert stack.open_holds() == 0

@@ -25,7 +25,7 @@ TINY = EXAMPLES / "models" / "laneway-tiny"
 @dataclass
 class Console:
     stack: Stack
-    secrets: dict[str, str]  # of admin keys, by role
+    secrets: dict[str, str]  # secrets of admin keys, by role
     cookies: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -38,8 +38,8 @@ class Console:
         engine_json: dict[str, Any] | None = None,
         **history: Any,
     ) -> Console:
-        """SQLite: the pages' reads on PostgreSQL are the API's tests' part. `fake` and `engine_json` override the
-        engine's settings."""
+        """A console on SQLite: the tests of the API run the same reads on PostgreSQL. `fake` and `engine_json` override
+        the engine's settings."""
         url = f"sqlite:///{directory}/laneway.db"
         settings = {"step_ms": 8.0, **(fake or {})}
         stack = Stack(directory, url, model_dir.absolute(), fake=settings, engine_json=engine_json or {}, toml=BILLING)
@@ -93,7 +93,7 @@ class Console:
 
 
 class Asked:
-    """A stream of a tenant's that is being answered; closed, it leaves."""
+    """A stream of a tenant's request; `close` disconnects its client."""
 
     def __init__(self, console: Console, tenant: str, *, words: int, max_tokens: int, model: str = MODEL) -> None:
         self._leave = threading.Event()

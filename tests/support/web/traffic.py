@@ -109,7 +109,7 @@ class History:
         )
 
     def _hours(self) -> list[tuple[int, int]]:
-        """Moments and how many requests end there: days and nights, weekends, and a busy last hour minute by minute."""
+        """(moment, number of requests that end then): fewer at night and at weekends; the last hour by minutes."""
         found = []
         start = (self.now - self.days * DAY) // HOUR * HOUR
         for at in range(start, self.now - HOUR, HOUR):
