@@ -54,6 +54,14 @@ def filler() -> Iterator[MaskFiller]:
     found.stop()
 
 
+@pytest.fixture
+def patient_filler() -> Iterator[MaskFiller]:
+    """For tests without a late mask: on a busy machine a mask of a millisecond may take longer than `filler` waits."""
+    found = MaskFiller(wait_s=60.0)
+    yield found
+    found.stop()
+
+
 def test_no_masks_without_guided_rows(filler: MaskFiller) -> None:
     assert filler.fill_masks(Step(1, "m", [decode(sequence())]), {}) is None
     free = GuidedText(Guide(), None, None, MODEL.vocab_size, frozenset())
@@ -61,10 +69,10 @@ def test_no_masks_without_guided_rows(filler: MaskFiller) -> None:
     assert filler.fill_masks(Step(1, "m", [decode(own)]), {own: free}) is None
 
 
-def test_rows_are_those_of_the_sampling_chunks(filler: MaskFiller) -> None:
+def test_rows_are_those_of_the_sampling_chunks(patient_filler: MaskFiller) -> None:
     plain, own, done = sequence(), sequence(), sequence(*YES)
     step = Step(1, "m", [Chunk(plain, 0, 2, False), decode(own), decode(plain), decode(done)])
-    masks = filler.fill_masks(step, {own: guided(), done: guided()})
+    masks = patient_filler.fill_masks(step, {own: guided(), done: guided()})
     assert masks is not None
     assert masks.words is not None
     assert (masks.words.shape, masks.words.dtype) == ((3, 64), np.int32)
@@ -140,21 +148,23 @@ def test_a_step_whose_rows_all_wait_delays_nobody_and_so_waits_longer(filler: Ma
     assert not masks.skip
 
 
-def test_a_text_that_cannot_be_continued_allows_no_id(filler: MaskFiller) -> None:
+def test_a_text_that_cannot_be_continued_allows_no_id(patient_filler: MaskFiller) -> None:
     own = sequence(5)
     text = guided()
-    masks = filler.fill_masks(Step(1, "m", [decode(own)]), {own: text})
+    masks = patient_filler.fill_masks(Step(1, "m", [decode(own)]), {own: text})
     assert masks is not None
     assert masks.words is not None
     assert not masks.words.any()
     assert text.error
 
 
-def test_the_same_position_has_the_same_mask_again_and_no_text_keeps_a_step_s_matrix(filler: MaskFiller) -> None:
+def test_the_same_position_has_the_same_mask_again_and_no_text_keeps_a_step_s_matrix(
+    patient_filler: MaskFiller,
+) -> None:
     own = sequence()
     text = guided()
     step = Step(1, "m", [decode(sequence()), decode(own)])
-    first, second = filler.fill_masks(step, {own: text}), filler.fill_masks(step, {own: text})
+    first, second = patient_filler.fill_masks(step, {own: text}), patient_filler.fill_masks(step, {own: text})
     assert first is not None
     assert second is not None
     assert first.words is not None
@@ -164,10 +174,10 @@ def test_the_same_position_has_the_same_mask_again_and_no_text_keeps_a_step_s_ma
     assert text.words.size == 0
 
 
-def test_many_texts_on_several_threads(filler: MaskFiller) -> None:
+def test_many_texts_on_several_threads(patient_filler: MaskFiller) -> None:
     own = [sequence(*YES[:-1]) for _ in range(64)]
     texts = {sequence: guided() for sequence in own}
-    masks = filler.fill_masks(Step(1, "m", [decode(sequence) for sequence in own]), texts)
+    masks = patient_filler.fill_masks(Step(1, "m", [decode(sequence) for sequence in own]), texts)
     assert masks is not None
     assert masks.words is not None
     assert not masks.skip

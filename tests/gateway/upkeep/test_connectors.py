@@ -30,8 +30,16 @@ from support.gateway.usage_receivers import KEY, UsageReceiver
 
 Kind = Literal["stripe", "openmeter"]
 HOUR = 3600 * SECOND
-NOW = time.time_ns() // 1000
-HOURS_AGO = NOW - NOW % HOUR - 4 * HOUR  # the start of an hour that has ended
+# Set for each test: the import of this file may be hours before its tests.
+NOW = 0
+HOURS_AGO = 0  # the start of an hour that has ended
+
+
+@pytest.fixture(autouse=True)
+def set_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns() // 1000
+    monkeypatch.setitem(globals(), "NOW", now)
+    monkeypatch.setitem(globals(), "HOURS_AGO", now - now % HOUR - 4 * HOUR)
 
 
 @pytest.fixture
