@@ -358,7 +358,7 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
     findings = stack.read(audit_ledger)
     if not findings.sound or findings.overshot or findings.open_holds:
         faults.append(f"the ledger: {findings}")
-    looks = stack.read(reconcile.listing)
+    looks = stack.read(reconcile.list_reconciliations)
     faults += [f"reconciling beside it found {one}" for look in looks for one in look.imbalances]
     if len(recorded) > 50 and not any(look.engine_bounds and look.engine_gap is None for look in looks):
         faults.append("the engine was never observed while it ran")

@@ -126,7 +126,7 @@ def create(
         raise RowNotFound(f"there is no tenant {tenant_id!r}", "tenant_id")
     if scope == "project":
         _check_project(connection, tenant_id, scope_id)
-    if len(listing(connection, scope_id=scope_id)) >= BUDGETS_MAX:
+    if len(list_budgets(connection, scope_id=scope_id)) >= BUDGETS_MAX:
         raise InvalidValue(f"there are {BUDGETS_MAX} budgets already", "scope_id")
     if per_end_user:
         _check_template(kind, thresholds)
@@ -144,12 +144,12 @@ def create(
     return budget
 
 
-def get(connection: sa.Connection, budget_id: str) -> Budget | None:
+def get_budget(connection: sa.Connection, budget_id: str) -> Budget | None:
     row = connection.execute(_SELECT.where(_budgets.c.id == budget_id)).one_or_none()
     return None if row is None else _budget(row)
 
 
-def listing(
+def list_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, scope_id: str | None = None, inactive: bool = False
 ) -> list[Budget]:
     """Active (with `inactive`, all) budgets of a tenant with its projects and keys, or of the tenant, project or key
@@ -175,7 +175,7 @@ def change(
     """Change the given fields. Raises InvalidValue, RowNotFound. A hard limit below the window's use refuses all
     requests until the window ends. A threshold alerts once in a window, even if the limit changes. The limit of a
     template applies to each of its end users at once."""
-    before = get(connection, budget_id)
+    before = get_budget(connection, budget_id)
     if before is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     limit_amount = before.limit_amount if limit_amount is None else limit_amount
@@ -209,7 +209,7 @@ def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Bud
     """Move the active budgets of a key to the key that replaces it, with their used and held amounts. While the old key
     is valid, its holds count in these budgets too. Returns each budget before and after."""
     # The order in which holds lock them.
-    found = sorted(listing(connection, scope_id=key_id), key=lambda budget: (not budget.per_end_user, budget.id))
+    found = sorted(list_budgets(connection, scope_id=key_id), key=lambda budget: (not budget.per_end_user, budget.id))
     return [
         (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
         for budget in found
@@ -224,10 +224,12 @@ def states(
     clock: Clock = database_now,
 ) -> list[BudgetState]:
     """Active budgets with used, held and left in their present windows."""
-    return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
+    return states_of(connection, list_budgets(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
 
 
-def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
+def query_budget_states(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[BudgetState]:
     """A page of active budgets in their present windows. Raises InvalidValue."""
     query = _SELECT.join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
@@ -362,7 +364,7 @@ def _check_limit(limit_amount: int) -> None:
 
 def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]) -> Budget:
     connection.execute(sa.update(_budgets).where(_budgets.c.id == budget_id).values(values))
-    budget = get(connection, budget_id)
+    budget = get_budget(connection, budget_id)
     if budget is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     inherited: dict[str, object] = {name: values[name] for name in ("limit_amount", "active") if name in values}

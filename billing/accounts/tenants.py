@@ -126,7 +126,7 @@ def check_new(
     faults.raise_all()
 
 
-def get(connection: sa.Connection, tenant_id: str) -> Tenant | None:
+def get_tenant(connection: sa.Connection, tenant_id: str) -> Tenant | None:
     row = connection.execute(sa.select(_tenants).where(_tenants.c.id == tenant_id)).one_or_none()
     return None if row is None else Tenant(*row)
 
@@ -136,13 +136,13 @@ def by_slug(connection: sa.Connection, slug: str) -> Tenant | None:
     return None if row is None else Tenant(*row)
 
 
-def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> list[Tenant]:
+def list_tenants(connection: sa.Connection, *, after: str = "", limit: int = 100) -> list[Tenant]:
     """A page in the order of slugs, beginning after slug `after`."""
     query = sa.select(_tenants).where(_tenants.c.slug > after).order_by(_tenants.c.slug).limit(min(limit, LIST_MAX))
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(
+def query_tenants(
     connection: sa.Connection,
     list_query: ListQuery,
     *,
@@ -302,7 +302,7 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     return [Project(*row) for row in connection.execute(query)]
 
 
-def found_projects(
+def query_projects(
     connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
 ) -> ListPage[Project]:
     """A page of all tenants' projects, or of one tenant's. `archived`: only archived projects, or only the others;
@@ -355,7 +355,7 @@ def _check_weight(share_weight: float) -> None:
 def _change(connection: sa.Connection, tenant_id: str, values: dict[str, object]) -> Tenant:
     if values:
         connection.execute(sa.update(_tenants).where(_tenants.c.id == tenant_id).values(values))
-    tenant = get(connection, tenant_id)
+    tenant = get_tenant(connection, tenant_id)
     if tenant is None:
         raise RowNotFound(f"there is no tenant {tenant_id!r}")
     revision.bump(connection, Change("tenants", tenant_id))

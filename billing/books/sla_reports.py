@@ -188,7 +188,7 @@ def figures_by_tier(connection: sa.Connection, tenant_id: str | None, start: int
 
 
 def _zone_of(connection: sa.Connection, tenant_id: str | None) -> str:
-    tenant = None if tenant_id is None else tenants.get(connection, tenant_id)
+    tenant = None if tenant_id is None else tenants.get_tenant(connection, tenant_id)
     return "UTC" if tenant is None else tenant.time_zone
 
 

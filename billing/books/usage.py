@@ -174,7 +174,7 @@ def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, in
     return [unfolded] if lowest is None else [(lowest - 1, highest), unfolded]
 
 
-def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
+def get_usage_row(connection: sa.Connection, request_id: str) -> UsageRow | None:
     found = _rows(connection, _SELECT.where(_usage.c.request_id == request_id))
     return found[0] if found else None
 

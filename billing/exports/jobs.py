@@ -102,7 +102,7 @@ def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Cl
     return ExportJob(*connection.execute(made.returning(*_exports.c)).one())
 
 
-def get(connection: sa.Connection, export_id: str) -> ExportJob:
+def get_export(connection: sa.Connection, export_id: str) -> ExportJob:
     """Raises RowNotFound."""
     row = connection.execute(sa.select(_exports).where(_exports.c.id == export_id)).one_or_none()
     if row is None:
@@ -110,7 +110,7 @@ def get(connection: sa.Connection, export_id: str) -> ExportJob:
     return ExportJob(*row)
 
 
-def listing(
+def list_exports(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
 ) -> list[ExportJob]:
     """Jobs, newest first; a page begins below sequence `before`."""
@@ -122,7 +122,9 @@ def listing(
     return [ExportJob(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
+def query_exports(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[ExportJob]:
     """A page of jobs. Raises InvalidValue."""
     query = sa.select(_exports)
     if tenant_id is not None:
@@ -133,7 +135,7 @@ def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | 
 def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
     """Cancel a queued or running job, or mark the file of a done job as removed. A job in another state does not
     change. Raises RowNotFound."""
-    job = get(connection, export_id)
+    job = get_export(connection, export_id)
     state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
     if state == job.state:
         return job
@@ -143,7 +145,7 @@ def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_no
         .values(state=state, finished_at=clock(connection))
     )
     connection.execute(changed)
-    return get(connection, export_id)
+    return get_export(connection, export_id)
 
 
 # ---- for the gateway that runs the jobs
@@ -243,7 +245,7 @@ def fail(
     clock: Clock = database_now,
 ) -> None:
     """End a failed attempt. With `again` the job is queued once more, unless it had ATTEMPTS_MAX attempts."""
-    job = get(connection, export_id)
+    job = get_export(connection, export_id)
     last = not again or job.attempts >= ATTEMPTS_MAX
     state, finished = ("failed", clock(connection)) if last else ("queued", None)
     values = {"state": state, "finished_at": finished, "gateway_id": None, "error": reason[:ERROR_CHARS_MAX]}

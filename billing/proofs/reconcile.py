@@ -164,14 +164,16 @@ def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconc
     return None if row is None else _read(row)
 
 
-def get(connection: sa.Connection, number: int) -> Reconciliation | None:
+def get_reconciliation(connection: sa.Connection, number: int) -> Reconciliation | None:
     """The result with this number. None: there was no such result, or it had no finding and was deleted after
     RESULTS_KEPT_MAX newer results."""
     row = connection.execute(sa.select(_results).where(_results.c.number == number)).one_or_none()
     return None if row is None else _read(row)
 
 
-def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Reconciliation]:
+def list_reconciliations(
+    connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX
+) -> list[Reconciliation]:
     """Results, newest first; a page begins below the number `before`."""
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))
     return [

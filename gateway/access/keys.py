@@ -284,7 +284,7 @@ def _checked_models(tenant_id: str | None, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def get(connection: sa.Connection, key_id: str) -> Key | None:
+def get_key(connection: sa.Connection, key_id: str) -> Key | None:
     row = connection.execute(_SELECT.where(keys.c.id == key_id)).one_or_none()
     return None if row is None else _key(row)
 
@@ -317,7 +317,7 @@ def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[K
     return [_key(row) for row in connection.execute(query)]
 
 
-def found(
+def query_keys(
     connection: sa.Connection,
     query: ListQuery,
     *,

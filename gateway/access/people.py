@@ -101,7 +101,7 @@ def grant_of(connection: sa.Connection, mappings: Sequence[GroupSection], groups
     return None
 
 
-def get(connection: sa.Connection, person_id: str) -> Person | None:
+def get_person(connection: sa.Connection, person_id: str) -> Person | None:
     row = connection.execute(_SELECT.where(people.c.id == person_id)).one_or_none()
     return None if row is None else _person(row)
 
@@ -112,7 +112,7 @@ def by_subject(connection: sa.Connection, issuer: str, subject: str) -> Person |
     return None if row is None else _person(row)
 
 
-def found(connection: sa.Connection, query: ListQuery) -> ListPage[Person]:
+def query_people(connection: sa.Connection, query: ListQuery) -> ListPage[Person]:
     """One page of all people. Raises InvalidValue."""
     return page(connection, _SELECT, _SORTED, query, _person, lambda person: person.id)
 

@@ -230,7 +230,7 @@ class PersonSignIns:
     async def end(self, session: PersonSession, request_id: str) -> None:
         def end(connection: sa.Connection) -> None:
             revision.lock(connection)
-            if (person := people.get(connection, session.person_id)) is not None:
+            if (person := people.get_person(connection, session.person_id)) is not None:
                 person_sessions.end(connection, session.id, person, request_id)
 
         await self._database.write_in_background(end)
@@ -251,7 +251,7 @@ class PersonSignIns:
             else:
                 assert logout.provider_sid is not None
                 ids = person_sessions.people_of_sid(connection, issuer, logout.provider_sid)
-                ended = [person for id_ in ids if (person := people.get(connection, id_)) is not None]
+                ended = [person for id_ in ids if (person := people.get_person(connection, id_)) is not None]
             sid = logout.provider_sid
             return sum(person_sessions.end_all(connection, person, request_id, provider_sid=sid) for person in ended)
 
@@ -275,7 +275,7 @@ class PersonSignIns:
 
     async def _person_of(self, session: PersonSession) -> Person:
         """Raises SignInRefused for a person of another provider than the configured one."""
-        person = await self._database.read(lambda c: people.get(c, session.person_id))
+        person = await self._database.read(lambda c: people.get_person(c, session.person_id))
         if person is None or person.issuer != self._section.issuer:
             raise SignInRefused("The session is of another provider than the configured one.")
         return person

@@ -262,11 +262,11 @@ def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> No
     """End the session of this cookie; it may belong to another key or person."""
     query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
     if (row := connection.execute(query).one_or_none()) is not None:
-        key = keys.get(connection, row.key_id)
+        key = keys.get_key(connection, row.key_id)
         _end(connection, row.key_id, None if key is None else key.tenant_id, row.id, request_id)
         return
     session = person_sessions.by_cookie(connection, _hash(cookie))
-    if session is not None and (person := people.get(connection, session.person_id)) is not None:
+    if session is not None and (person := people.get_person(connection, session.person_id)) is not None:
         person_sessions.end(connection, session.id, person, request_id)
 
 

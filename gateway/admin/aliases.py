@@ -47,7 +47,7 @@ class AliasWrites:
         )
         aliases.check(wanted)
         self._check_names(connection, wanted)
-        before = aliases.get(connection, name)
+        before = aliases.get_alias(connection, name)
         after = aliases.put(connection, wanted)
         if after != before:
             self._writes.record_line(connection, "alias.set", name[:OBJECT_CHARS_MAX], before=before, after=after)

@@ -47,7 +47,7 @@ class BudgetWrites:
         if scope == "tenant":
             self._check_operator()
         wanted = (unit, period, per_end_user)
-        listed = budgets.listing(connection, scope_id=scope_id)
+        listed = budgets.list_budgets(connection, scope_id=scope_id)
         before = next((b for b in listed if (b.unit, b.period, b.per_end_user) == wanted), None)
         if before is not None:
             budget = budgets.change(connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
@@ -69,7 +69,7 @@ class BudgetWrites:
 
     def remove(self, connection: sa.Connection, budget_id: str) -> Budget:
         self._writes.lock(connection)
-        before = budgets.get(connection, budget_id)
+        before = budgets.get_budget(connection, budget_id)
         if before is None or not before.active or not self._writes.actor.sees(before.tenant_id):
             raise RowNotFound(f"there is no budget {budget_id!r}")
         if before.scope == "tenant":
@@ -106,7 +106,7 @@ def end_user_states(
 ) -> ListPage[EndUserState]:
     """A page of the budgets of a template's end users. `digest_in` lists one end user only: it returns the end
     user's digest for a tenant's id. Raises RowNotFound, InvalidValue."""
-    budget = budgets.get(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
+    budget = budgets.get_budget(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
     if budget is None or not budget.active or not budget.per_end_user or not actor.sees(budget.tenant_id):
         raise RowNotFound(f"there is no budget for each end user with the id {budget_id!r}")
     digest = None if digest_in is None else digest_in(budget.tenant_id)

@@ -34,7 +34,7 @@ class LimitWrites:
     def remove(self, connection: sa.Connection, limits_id: str) -> OwnLimits:
         """Apply the limits of the configuration again."""
         self._writes.lock(connection)
-        before = overrides.get(connection, limits_id)
+        before = overrides.get_own_limits(connection, limits_id)
         if before is None or not self._writes.actor.sees(before.tenant_id):
             raise RowNotFound(f"there are no limits {limits_id!r}")
         if before.scope == "tenant":

@@ -183,7 +183,7 @@ class ModelWrites:
         """Check that a price is in force: without one, every request of the model would be refused. Raises
         InvalidValue."""
         now = database_now(connection)
-        found = prices.listing(connection, subject_kind="model", subject=name)
+        found = prices.list_price_versions(connection, subject_kind="model", subject=name)
         if not any(version.effective_from <= now for version in found):
             raise InvalidValue(
                 f"{name!r} has no price in force, so nobody could call it; make one first with: "

@@ -97,7 +97,7 @@ class WebhookWrites:
 
 def seen_webhook(connection: sa.Connection, webhook_id: str, actor: Actor) -> Webhook:
     """A webhook that was not removed. Raises RowNotFound, also for a webhook that `actor` does not see."""
-    found = webhooks.get(connection, webhook_id)
+    found = webhooks.get_webhook(connection, webhook_id)
     if found is None or not found.active or not actor.sees(found.tenant_id):
         raise RowNotFound(f"there is no webhook {webhook_id!r}", "webhook_id")
     return found

@@ -223,7 +223,7 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
     return [_adapter(row, shares[row.id]) for row in connection.execute(query)]
 
 
-def found(
+def query_adapters(
     connection: sa.Connection, query: ListQuery, *, tenant_id: str | None = None, name: str | None = None
 ) -> ListPage[Adapter]:
     """One page of active adapters: of all owners or of one tenant; with `name`, only adapters with exactly this name.

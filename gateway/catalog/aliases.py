@@ -70,18 +70,18 @@ def _of_section(section: AliasSection) -> Alias:
     )
 
 
-def listing(connection: sa.Connection) -> list[Alias]:
+def list_aliases(connection: sa.Connection) -> list[Alias]:
     """All rows, by name."""
     return [_of_row(row) for row in connection.execute(sa.select(model_aliases).order_by(model_aliases.c.name))]
 
 
 def in_force(connection: sa.Connection, config: Config) -> dict[str, Alias]:
     """Name → alias: all rows, and the aliases of laneway.toml without a row."""
-    found = configured(config) | {alias.name: alias for alias in listing(connection)}
+    found = configured(config) | {alias.name: alias for alias in list_aliases(connection)}
     return dict(sorted(found.items()))
 
 
-def get(connection: sa.Connection, name: str) -> Alias | None:
+def get_alias(connection: sa.Connection, name: str) -> Alias | None:
     row = connection.execute(sa.select(model_aliases).where(model_aliases.c.name == name)).one_or_none()
     return None if row is None else _of_row(row)
 
@@ -89,7 +89,7 @@ def get(connection: sa.Connection, name: str) -> Alias | None:
 def put(connection: sa.Connection, alias: Alias) -> Alias:
     """Insert the row or replace it. `tenants` must be ids. Raises InvalidValue."""
     check(alias)
-    before = get(connection, alias.name)
+    before = get_alias(connection, alias.name)
     values = {
         "models": msgspec.to_builtins(alias.models),
         "cheapest": alias.cheapest,
@@ -105,14 +105,14 @@ def put(connection: sa.Connection, alias: Alias) -> Alias:
         connection.execute(sa.insert(model_aliases).values(values))
     else:
         connection.execute(sa.update(model_aliases).where(model_aliases.c.name == alias.name).values(values))
-    after = get(connection, alias.name)
+    after = get_alias(connection, alias.name)
     assert after is not None
     return after
 
 
 def remove(connection: sa.Connection, name: str) -> Alias:
     """Delete the row: an alias of laneway.toml with the same name is in force again. Raises RowNotFound."""
-    before = get(connection, name)
+    before = get_alias(connection, name)
     if before is None:
         raise RowNotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
     connection.execute(sa.delete(model_aliases).where(model_aliases.c.name == name))

@@ -89,7 +89,8 @@ class Router:
         aliases = alias_rows.in_force(connection, self._config)
         models = {target.model for alias in aliases.values() if alias.cheapest for target in alias.models}
         return aliases, {
-            model: prices.listing(connection, subject_kind="model", subject=model) for model in sorted(models)
+            model: prices.list_price_versions(connection, subject_kind="model", subject=model)
+            for model in sorted(models)
         }
 
     # ---- targets of a name

@@ -93,7 +93,7 @@ def add_command(
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
     """Webhooks, oldest first, without their secrets."""
-    rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.listing)]
+    rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.list_webhooks)]
     columns = ("id", "tenant", "format", "events", "created_at", "url")
     show_named_rows(console, rows, columns, {"tenant": "tenant_id"}, as_json=as_json)
 
@@ -118,7 +118,7 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
 
     def query(connection: sa.Connection) -> tuple[list[ListedAlertView], dict[str, str]]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        found = alerts.listing(connection, tenant_id=tenant_id, limit=limit)
+        found = alerts.list_alerts(connection, tenant_id=tenant_id, limit=limit)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found])
         views = [ListedAlertView.with_deliveries(alert, deliveries[alert.id]) for alert in found]
         return views, currencies_of(connection)
@@ -142,7 +142,7 @@ def problems_command(console: Console, limit: int, as_json: bool) -> None:
     """Problems that were opened, worsened or resolved, newest first, each with the number of webhooks that received
     the event, and the last error of a delivery."""
     rows = []
-    for event, deliveries in read(console, lambda c: problem_events.listing(c, limit)):
+    for event, deliveries in read(console, lambda c: problem_events.list_problem_events(c, limit)):
         delivered = sum(delivery.state == "delivered" for delivery in deliveries)
         errors = [delivery.last_error for delivery in deliveries if delivery.last_error is not None]
         row = {**msgspec.to_builtins(event), "occurred_at": event.occurred_at // SECOND}
@@ -188,7 +188,7 @@ def audit_group(
             start=_micros(since),
             end=_micros(until),
         )
-        lines = audit_log.listing(connection, only, before=before, limit=limit)
+        lines = audit_log.list_audit_lines(connection, only, before=before, limit=limit)
         names = known_names(connection, [one for line in lines for one in (line.object_id, line.actor)])
         return [AuditLineView.of(line, names) for line in lines]
 

@@ -76,7 +76,7 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
 
     def query(connection: sa.Connection) -> list[periods.Period]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return periods.listing(connection, tenant_id=tenant_id, state=state)
+        return periods.list_periods(connection, tenant_id=tenant_id, state=state)
 
     found = [PeriodView.of(period) for period in read(console, query)]
     names = _tenants(console, [view.tenant_id for view in found])
@@ -98,7 +98,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
 
     def closable(connection: sa.Connection) -> list[Closable]:
         if tenant is not None:
-            own = periods.get(connection, tenant_of(connection, tenant).id, month)
+            own = periods.get_period(connection, tenant_of(connection, tenant).id, month)
             return invoices.closable(connection, month, tenant_id=own.tenant_id)
         found: list[Closable] = []
         while page := invoices.closable(connection, month, after=found[-1].period.place if found else None):
@@ -145,7 +145,7 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
 
     def query(connection: sa.Connection) -> list[Invoice]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return invoices.listing(connection, tenant_id=tenant_id, month=month)
+        return invoices.list_invoices(connection, tenant_id=tenant_id, month=month)
 
     _show_invoices(console, read(console, query), as_json=as_json)
 
@@ -158,7 +158,7 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
     """One invoice, by its id or number, with its lines."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
-        return WholeInvoiceView.read(connection, invoices.get(connection, invoice_id))
+        return WholeInvoiceView.read(connection, invoices.get_invoice(connection, invoice_id))
 
     view = read(console, query)
     if as_json:
@@ -308,7 +308,7 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
 
     def query(connection: sa.Connection) -> list[corrections.Correction]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return corrections.listing(connection, tenant_id=tenant_id)
+        return corrections.list_corrections(connection, tenant_id=tenant_id)
 
     views = read(console, lambda c: CorrectionView.read(c, query(c)))
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]

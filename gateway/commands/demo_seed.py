@@ -201,13 +201,13 @@ class Seed:
         self._key(connection, None, "admin", self._secrets.admin)
         for slug, tenant in owners.items():
             self._key(connection, tenant.id, "live", self._secrets.tenants[slug])
-            if not budgets.listing(connection, scope_id=tenant.id):
+            if not budgets.list_budgets(connection, scope_id=tenant.id):
                 self._administration.budgets.set(
                     connection, tenant_id=tenant.id, unit="money", period="month", limit_amount=BUDGET_PICOS
                 )
         for model in self._config.models:
             price = OWN_PRICES.get(model.name, PRICES)
-            if not prices.listing(connection, subject=model.name, limit=1):
+            if not prices.list_price_versions(connection, subject=model.name, limit=1):
                 self._administration.prices.publish(
                     connection,
                     subject=model.name,

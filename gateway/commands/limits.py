@@ -67,7 +67,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Tenants and keys with their own limits; -: the limit of laneway.toml."""
 
     def query(connection: sa.Connection) -> tuple[list[OwnLimits], dict[str | None, str]]:
-        found = overrides.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+        found = overrides.list_own_limits(connection, None if tenant is None else tenant_of(connection, tenant).id)
         return found, names_of(connection, [one for own in found for one in (own.tenant_id, own.subject_id)])
 
     found, names = read(console, query)

@@ -191,7 +191,7 @@ def _pair(text: str) -> tuple[str, str]:
 @pass_console
 def list_prices_command(console: Console, as_json: bool) -> None:
     """Price versions, the latest first; the table has prices for a million tokens."""
-    _show_prices(read(console, prices.listing), as_json=as_json)
+    _show_prices(read(console, prices.list_price_versions), as_json=as_json)
 
 
 def _show_prices(versions: list[PriceVersion], *, as_json: bool) -> None:
@@ -314,7 +314,7 @@ def end_users_command(console: Console, budget_id: str, name: str | None, limit:
     digests = None if name is None else EndUserDigests(_secrets(console))
 
     def query(connection: Any) -> tuple[list[EndUserState], str | None]:
-        budget = budgets.get(connection, budget_id)
+        budget = budgets.get_budget(connection, budget_id)
         money = budget is not None and budget.unit == "money"
         currency = currencies_of(connection)[budget.tenant_id] if budget is not None and money else None
         digest_in = None

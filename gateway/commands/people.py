@@ -27,7 +27,7 @@ def people_group() -> None:
 def list_command(console: Console, search: str | None, limit: int, as_json: bool) -> None:
     """People, the last sign-in first. A person whose groups have lost the role is listed without it."""
     query = ListQuery(sort="-signed_in_at", search=search, limit=limit)
-    rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.found(c, query)).items]
+    rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.query_people(c, query)).items]
     for row in rows:
         row |= {name: row[name] // SECOND for name in ("created_at", "signed_in_at")}
     show_named_rows(console, rows, COLUMNS, {"tenant": "tenant_id"}, as_json=as_json)

@@ -80,12 +80,12 @@ def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 def _facts(console: Console, connection: sa.Connection, request_id: str) -> RequestFacts:
     """Raises RowNotFound."""
     view = whole_request(connection, request_id, {tier.name: tier for tier in console.config.tiers})
-    windows = [budgets.get(connection, window.budget_id) for window in view.hold.windows]
-    tenant = tenants.get(connection, view.tenant_id)
+    windows = [budgets.get_budget(connection, window.budget_id) for window in view.hold.windows]
+    tenant = tenants.get_tenant(connection, view.tenant_id)
     return RequestFacts(
         view=view,
         names=names_of(connection, [view.tenant_id, view.project_id, view.key_id, view.adapter]),
-        price=prices.get(connection, view.hold.price_version_id),
+        price=prices.get_price_version(connection, view.hold.price_version_id),
         budgets=[budget for budget in windows if budget is not None],
         currency=None if tenant is None else tenant.currency,
     )

@@ -83,7 +83,7 @@ def list_command(console: Console, archived: bool, as_json: bool) -> None:
 
 def _all(connection: sa.Connection) -> list[tenants.Tenant]:
     found: list[tenants.Tenant] = []
-    while page := tenants.listing(connection, after=found[-1].slug if found else "", limit=tenants.LIST_MAX):
+    while page := tenants.list_tenants(connection, after=found[-1].slug if found else "", limit=tenants.LIST_MAX):
         found += page
     return found
 

@@ -241,7 +241,7 @@ async def test_the_version_before_settles_and_reconciles_beside_this_one(
             old = BulkInsert(tables.usage, OLD_COLUMNS["usage"].split(", "))
             patch.setattr("billing.ledger.transaction._INSERT_USAGE", old)
             request_id = await settle(made - 5, None)
-        shown = database.read_sync(lambda c, id_=request_id: usage.get(c, id_))
+        shown = database.read_sync(lambda c, id_=request_id: usage.get_usage_row(c, id_))
         assert shown is not None
         assert shown.made_tokens == made - 5
         assert read_engine(made * 2) == []
@@ -285,9 +285,9 @@ def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> No
             connection.exec_driver_sql(statement)
     upgrade(empty_database_url)
     database = Database(empty_database_url)
-    [found] = database.read_sync(budgets.listing)
+    [found] = database.read_sync(budgets.list_budgets)
     assert found == Budget("bud_1", "ten_1", "tenant", "ten_1", "tokens", "month", 500, True, 7, "hard", ())
-    assert database.read_sync(lambda c: tenants.get(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
+    assert database.read_sync(lambda c: tenants.get_tenant(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
     with engine.connect() as connection:
         windows = connection.execute(sa.select(tables.budget_windows)).all()
         assert [tuple(window) for window in windows] == [("bud_1", 11, 5, 6, 0, 0)]

@@ -271,7 +271,7 @@ class Stage:
             report.faults.append(f"the ledger: {findings}")
         if report.overshoot > 0:
             report.faults.append(f"the budget was exceeded by {report.overshoot}")
-        for look in stack.read(reconcile.listing):
+        for look in stack.read(reconcile.list_reconciliations):
             report.faults += [f"a reconciliation on the way: {found}" for found in look.imbalances]
         for name, process in sorted(stack.processes.items()):
             engine = asyncio.run(status_of(process.socket))

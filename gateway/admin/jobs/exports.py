@@ -32,7 +32,7 @@ class ExportWrites:
 
 def export_of(connection: sa.Connection, export_id: str, actor: Actor) -> ExportJob:
     """An export that `actor` sees. Raises RowNotFound."""
-    job = jobs.get(connection, export_id)
+    job = jobs.get_export(connection, export_id)
     if not actor.sees(job.tenant_id):
         raise RowNotFound(f"there is no export {export_id!r}")
     return job

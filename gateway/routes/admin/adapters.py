@@ -95,7 +95,7 @@ class AdapterController(Controller):
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> ListPage[Adapter]:
-            return adapters.found(
+            return adapters.query_adapters(
                 connection, wanted, tenant_id=visible_tenant(connection, by, tenant), name=name or None
             )
 

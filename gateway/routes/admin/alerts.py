@@ -73,7 +73,7 @@ class WebhookController(Controller):
         """Webhooks without their secrets, oldest first. `tenant`: those for the alerts of this tenant alone."""
 
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
-            return webhooks.listing(connection, visible_tenant(connection, by, tenant))
+            return webhooks.list_webhooks(connection, visible_tenant(connection, by, tenant))
 
         def view(webhook: webhooks.Webhook) -> WebhookView:
             return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
@@ -136,7 +136,7 @@ async def list_alerts(
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
         tenant_id = visible_tenant(connection, by, tenant)
-        found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
+        found = alerts.list_alerts(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
         return page(
             found,
@@ -153,7 +153,7 @@ async def get_alert(services: Services, by: Actor, alert_id: str) -> ListedAlert
     """One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks."""
 
     def query(connection: sa.Connection) -> ListedAlertView:
-        found = alerts.get(connection, alert_id)
+        found = alerts.get_alert(connection, alert_id)
         if found is None or not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no alert {alert_id!r}", "alert_id")
         deliveries = alerts.deliveries(connection, [found.id], seen_by=by.tenant_id)

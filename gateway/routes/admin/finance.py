@@ -98,7 +98,7 @@ async def list_periods(
         tenant_id = visible_tenant(connection, by, tenant)
         if month is not None:
             periods.check_month(month)
-        return periods.listing(
+        return periods.list_periods(
             connection, tenant_id=tenant_id, month=month, state=wanted_state, after=begin, limit=limit + 1
         )
 
@@ -138,7 +138,7 @@ async def list_invoices(
     """Invoices, of all tenants or of one."""
     wanted = list_query(sort, search, after, limit)
     found = await services.database.read(
-        lambda c: invoices.found(c, wanted, tenant_id=visible_tenant(c, by, tenant), month=month)
+        lambda c: invoices.query_invoices(c, wanted, tenant_id=visible_tenant(c, by, tenant), month=month)
     )
     return list_page(found, InvoiceView.of)
 
@@ -149,7 +149,7 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
     corrections."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
-        found = invoices.get(connection, invoice_id)
+        found = invoices.get_invoice(connection, invoice_id)
         if not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no invoice {invoice_id!r}")
         return WholeInvoiceView.read(connection, found)
@@ -212,7 +212,7 @@ async def list_corrections(
 
     def query(connection: sa.Connection) -> Page[CorrectionView]:
         tenant_id = visible_tenant(connection, by, tenant)
-        found = corrections.listing(
+        found = corrections.list_corrections(
             connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1
         )
         views = {view.id: view for view in CorrectionView.read(connection, found)}
@@ -236,7 +236,7 @@ async def list_reconciliations(
 ) -> Page[ReconciliationView]:
     """Results of reconciliations, newest first. Gateways reconcile every minute."""
     before = decode_sequence(after)
-    found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
+    found = await services.database.read(lambda c: reconcile.list_reconciliations(c, before=before, limit=limit + 1))
     return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
 
 
@@ -252,7 +252,7 @@ async def reconciliation_standing(services: Services) -> StandingView:
 @get("/reconciliations/{number:str}", opt={"route": "/v1/admin/reconciliations/{number}", **EVERYONES})
 async def get_reconciliation(services: Services, number: str) -> ReconciliationView:
     """One stored result of a reconciliation, by its number."""
-    result = await services.database.read(lambda c: reconcile.get(c, number_of(number)))
+    result = await services.database.read(lambda c: reconcile.get_reconciliation(c, number_of(number)))
     if result is None:
         raise RowNotFound(f"there is no reconciliation {number!r}", "number")
     return ReconciliationView.of(result)

@@ -88,7 +88,7 @@ class LimitsController(Controller):
         """Tenants and keys with limits of their own, of all tenants or of one."""
 
         def query(connection: sa.Connection) -> list[OwnLimits]:
-            return overrides.listing(connection, visible_tenant(connection, by, tenant))
+            return overrides.list_own_limits(connection, visible_tenant(connection, by, tenant))
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
@@ -111,7 +111,7 @@ class LimitsController(Controller):
     @get("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def get_limits(self, services: Services, by: Actor, limits_id: str) -> OwnLimits:
         """The limits of one tenant or key, by their id."""
-        found = await services.database.read(lambda c: overrides.get(c, limits_id))
+        found = await services.database.read(lambda c: overrides.get_own_limits(c, limits_id))
         if found is None or not by.sees(found.tenant_id):
             raise RowNotFound(f"there are no limits {limits_id!r}", "limits_id")
         return found

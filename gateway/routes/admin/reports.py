@@ -134,7 +134,7 @@ async def list_audit_log(
             end=None if end_time is None else end_time * SECOND,
             names_of=by.tenant_id,
         )
-        lines = audit_log.found(connection, which, wanted)
+        lines = audit_log.query_audit_lines(connection, which, wanted)
         return lines, _audit_names(connection, lines.items, by)
 
     lines, names = await services.database.report(query)
@@ -146,7 +146,7 @@ async def get_audit_line(services: Services, by: Actor, line_id: str) -> AuditLi
     """One line of the audit log, by its id."""
 
     def query(connection: sa.Connection) -> AuditLineView:
-        line = audit_log.get(connection, number_of(line_id), names_of=by.tenant_id)
+        line = audit_log.get_audit_line(connection, number_of(line_id), names_of=by.tenant_id)
         if line is None or not by.sees(line.tenant_id):
             raise RowNotFound(f"there is no audit line {line_id!r}", "line_id")
         return AuditLineView.of(line, _audit_names(connection, [line], by))

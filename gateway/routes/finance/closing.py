@@ -65,7 +65,7 @@ async def close_all(services: Services, administration: Administration, data: Mo
     remains open; all others are closed."""
     begin = period_cursor(data.after)
     found = await services.database.read(
-        lambda c: periods.listing(
+        lambda c: periods.list_periods(
             c, month=periods.check_month(data.month), state="open", after=begin, limit=CLOSED_AT_ONCE + 1
         )
     )

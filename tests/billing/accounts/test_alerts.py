@@ -49,7 +49,7 @@ async def use(books: Books, ledger: Ledger, tokens: int) -> None:
 
 def told(books: Books) -> list[tuple[int, int]]:
     """Threshold and use of each alert, oldest first."""
-    return [(alert.threshold, alert.used) for alert in reversed(books.database.read_sync(alerts.listing))]
+    return [(alert.threshold, alert.used) for alert in reversed(books.database.read_sync(alerts.list_alerts))]
 
 
 async def test_a_soft_budget_refuses_nothing_and_warns_once(books: Books, ledger: Ledger) -> None:
@@ -180,7 +180,7 @@ def claim(books: Books, retry_s: float = RETRY_S) -> list[ClaimedDelivery[alerts
 
 
 def delivery(books: Books) -> alerts.Delivery:
-    [alert] = books.database.read_sync(alerts.listing)
+    [alert] = books.database.read_sync(alerts.list_alerts)
     [found] = books.database.read_sync(lambda c: alerts.deliveries(c, [alert.id]))[alert.id]
     return found
 
@@ -277,12 +277,12 @@ async def test_two_gateways_claim_each_delivery_once(books: Books, ledger: Ledge
 async def test_pages_of_alerts(books: Books, ledger: Ledger) -> None:
     soft(books, 100, *range(10, 60, 10))
     await use(books, ledger, 60)
-    whole = books.database.read_sync(alerts.listing)
-    first = books.database.read_sync(lambda c: alerts.listing(c, limit=2))
-    rest = books.database.read_sync(lambda c: alerts.listing(c, before=first[-1].sequence))
+    whole = books.database.read_sync(alerts.list_alerts)
+    first = books.database.read_sync(lambda c: alerts.list_alerts(c, limit=2))
+    rest = books.database.read_sync(lambda c: alerts.list_alerts(c, before=first[-1].sequence))
     assert [alert.threshold for alert in whole] == [50, 40, 30, 20, 10]
     assert first + rest == whole
-    assert books.database.read_sync(lambda c: alerts.listing(c, tenant_id="ten_other")) == []
+    assert books.database.read_sync(lambda c: alerts.list_alerts(c, tenant_id="ten_other")) == []
 
 
 # ---- what may be asked
@@ -296,7 +296,7 @@ def test_refused_thresholds(books: Books, kind: Any, thresholds: list[int] | Non
     budget = books.budget(100)
     with pytest.raises(InvalidValue):
         books.database.write_sync(lambda c: budgets.change(c, budget.id, kind=kind, thresholds=thresholds))
-    assert books.database.read_sync(lambda c: budgets.get(c, budget.id)) == budget
+    assert books.database.read_sync(lambda c: budgets.get_budget(c, budget.id)) == budget
 
 
 def test_what_is_not_given_stays(books: Books) -> None:
@@ -348,13 +348,13 @@ def test_a_budget_of_another_tenants_project_is_refused(books: Books) -> None:
 def test_refused_urls(books: Books, url: str) -> None:
     with pytest.raises(InvalidValue):
         webhook(books, url)
-    assert books.database.read_sync(webhooks.listing) == []
+    assert books.database.read_sync(webhooks.list_webhooks) == []
 
 
 def test_a_webhooks_secret_is_in_nothing_but_the_answer(books: Books) -> None:
     made = books.database.write_sync(lambda c: webhooks.create(c, url="http://example.org/hook"))
     assert made.secret.startswith(webhooks.SECRET_PREFIX)
-    assert books.database.read_sync(webhooks.listing) == [made.webhook]
+    assert books.database.read_sync(webhooks.list_webhooks) == [made.webhook]
     assert "secret" not in made.webhook.__struct_fields__
     with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: webhooks.remove(c, "whk_none"))

@@ -216,8 +216,10 @@ def test_every_write_bumps_the_revision(books: Books) -> None:
     removed = books.database.write_sync(lambda connection: budgets.remove(connection, budget.id))
     assert number() == before + 3
     assert (removed.limit_amount, removed.active) == (20, False)
-    assert books.database.read_sync(lambda connection: budgets.listing(connection, tenant_id=books.tenant.id)) == []
-    assert books.database.read_sync(lambda connection: budgets.listing(connection, inactive=True)) == [removed]
+    assert (
+        books.database.read_sync(lambda connection: budgets.list_budgets(connection, tenant_id=books.tenant.id)) == []
+    )
+    assert books.database.read_sync(lambda connection: budgets.list_budgets(connection, inactive=True)) == [removed]
     with pytest.raises(RowNotFound):
         books.database.write_sync(lambda connection: budgets.remove(connection, "bud_none"))
     assert number() == before + 3

@@ -20,11 +20,11 @@ def create(books: Books, **arguments: Any) -> tenants.Tenant:
 def test_created_with_its_default_project(books: Books) -> None:
     tenant = create(books, default_max_tokens=512, currency="EUR")
     database = books.database
-    assert database.read_sync(lambda connection: tenants.get(connection, tenant.id)) == tenant
+    assert database.read_sync(lambda connection: tenants.get_tenant(connection, tenant.id)) == tenant
     assert database.read_sync(lambda connection: tenants.by_slug(connection, "globex")) == tenant
     project = database.read_sync(lambda connection: default_project(connection, tenant.id))
     assert (project.tenant_id, project.name) == (tenant.id, "default")
-    assert database.read_sync(lambda connection: tenants.get(connection, "ten_none")) is None
+    assert database.read_sync(lambda connection: tenants.get_tenant(connection, "ten_none")) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_listed_in_pages_by_slug(books: Books) -> None:
     def page(after: str) -> list[str]:
         return [
             tenant.slug
-            for tenant in books.database.read_sync(lambda connection: tenants.listing(connection, after=after, limit=2))
+            for tenant in books.database.read_sync(
+                lambda connection: tenants.list_tenants(connection, after=after, limit=2)
+            )
         ]
 
     found: list[str] = []

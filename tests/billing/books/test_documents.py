@@ -135,7 +135,7 @@ def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
     assert february.document is not None
     assert (february.document.number, february.document.taxes) == ("LW-2031-000003", ())
     assert (february.document.net_minor, february.document.customer.name) == (-1, "Acme")
-    assert books.database.read_sync(lambda c: invoices.get(c, "LW-2031-000001")) == january
+    assert books.database.read_sync(lambda c: invoices.get_invoice(c, "LW-2031-000001")) == january
     assert sound(books)
 
     pay = lambda minor: books.database.write_sync(  # noqa: E731
@@ -148,7 +148,7 @@ def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
         pay(477)
     pay(476)
     pay(-1)
-    found = books.database.read_sync(lambda c: invoices.get(c, january.id))
+    found = books.database.read_sync(lambda c: invoices.get_invoice(c, january.id))
     assert found.paid_minor == 1475
     assert documents.payment_state(paper, 1475, FEBRUARY) == "partly_paid"
     assert documents.payment_state(paper, 1476, paper.due_at + 1) == "paid"  # type: ignore[operator]

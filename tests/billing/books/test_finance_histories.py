@@ -285,7 +285,7 @@ class History:
         )
         owed = self.database.read_sync(lambda c: c.execute(received).scalar_one())
         assert owed == sum(one.picos for one in self.did)
-        months = self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant))
+        months = self.database.read_sync(lambda c: periods.list_periods(c, tenant_id=self.tenant))
         assert [one.end_at for one in months[:-1]] == [one.start_at for one in months[1:]]
         for month in months:
             zone = ZoneInfo(month.time_zone)
@@ -300,7 +300,7 @@ class History:
 
     def export(self, directory: Path) -> None:
         """Each closed month's files, of both kinds, come to its invoice."""
-        for month in self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant, state="closed")):
+        for month in self.database.read_sync(lambda c: periods.list_periods(c, tenant_id=self.tenant, state="closed")):
             names = self.database.read_sync(lambda c: labels.current_names(c, self.tenant)) | {"provider": "Laneway"}
             self.database.write_sync(lambda c, month=month, names=names: labels.store_names(c, month, names))
             kinds: tuple[Literal["focus", "events"], ...] = ("focus", "events")

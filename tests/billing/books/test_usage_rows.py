@@ -107,7 +107,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     which = UsageFilter(tier="batch")
     rows = books.database.read_sync(lambda connection: usage.page(connection, which))
     assert [(row.device_s, row.recomputed, row.swapped_tokens) for row in rows] == [cost[1:] for cost in costs[:2]]
-    assert books.database.read_sync(lambda connection: usage.get(connection, rows[0].request_id)) == rows[0]
+    assert books.database.read_sync(lambda connection: usage.get_usage_row(connection, rows[0].request_id)) == rows[0]
     assert [row.queue_device_s for row in rows] == [waits["batch"]] * 2
     [premium] = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(tier="premium")))
     assert premium.queue_device_s == {}
@@ -124,7 +124,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
 
     books.database.write_sync(rollups.fold_usage)
     assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
-    [period] = books.database.read_sync(periods.listing)
+    [period] = books.database.read_sync(periods.list_periods)
     found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_picos=lambda _: 1000))
     assert {one.tier: (one.device_s, one.preemption_s, one.preempted_tokens) for one in found.tiers} == {
         "batch": (3.0, 0.0, 0),

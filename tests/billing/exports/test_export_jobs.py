@@ -44,7 +44,7 @@ def create(books: Books, spec: ExportSpec) -> ExportJob:
 
 
 def get(books: Books, job: ExportJob) -> ExportJob:
-    return books.database.read_sync(lambda c: jobs.get(c, job.id))
+    return books.database.read_sync(lambda c: jobs.get_export(c, job.id))
 
 
 def lease(books: Books, gateway_id: str, seconds: float = 60.0) -> None:
@@ -100,9 +100,9 @@ def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: ExportSpec) 
         create(books, asked)
     assert books.database.write_sync(lambda c: jobs.cancel(c, made[0].id)).state == "cancelled"
     create(books, asked)
-    listed = books.database.read_sync(lambda c: jobs.listing(c, tenant_id=books.tenant.id, limit=2))
+    listed = books.database.read_sync(lambda c: jobs.list_exports(c, tenant_id=books.tenant.id, limit=2))
     assert [job.sequence for job in listed] == [made[-1].sequence + 1, made[-1].sequence]
-    rest = books.database.read_sync(lambda c: jobs.listing(c, before=listed[-1].sequence))
+    rest = books.database.read_sync(lambda c: jobs.list_exports(c, before=listed[-1].sequence))
     assert len(rest) == TENANT_WAITING_MAX - 1
 
 

@@ -104,7 +104,7 @@ def test_a_closed_month_is_the_ledgers_to_the_last_unit_and_twice_the_same(
         costs = [row["BilledCost"] if kind == "focus" else row["data"]["cost"] for row in rows]
         total = sum(picos(cost) for cost in costs)
         invoice = books.database.read_sync(
-            lambda c, month=month: invoices.listing(c, tenant_id=books.tenant.id, month=month)[0]
+            lambda c, month=month: invoices.list_invoices(c, tenant_id=books.tenant.id, month=month)[0]
         )
         assert (
             total
@@ -423,7 +423,7 @@ def test_a_closed_month_has_the_names_of_its_first_export_after_it_was_closed(bo
     """A provisional export does not settle them, and one that saw the month open does not change them later."""
     use(books, JANUARY)
     open_month(books, "2031-01")
-    seen_open = books.database.read_sync(lambda c: periods.get(c, books.tenant.id, "2031-01"))
+    seen_open = books.database.read_sync(lambda c: periods.get_period(c, books.tenant.id, "2031-01"))
 
     def named(name: str, moment: int) -> str:
         books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name=name))

@@ -55,7 +55,7 @@ async def test_hold_then_settle(books: Books, ledger: Ledger) -> None:
         "cached_input": -4 * CACHED,
         "output": -7 * OUTPUT,
     }
-    row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
+    row = books.database.read_sync(lambda connection: usage.get_usage_row(connection, request.request_id))
     assert row is not None
     assert (row.tenant_id, row.key_id, row.model, row.tier) == (books.tenant.id, "key_a", "model-a", "standard")
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (10, 4, 7)
@@ -82,7 +82,7 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
         finished_at=1_700_000_000_000_000,
     )
     await ledger.settle(said)
-    row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
+    row = books.database.read_sync(lambda connection: usage.get_usage_row(connection, request.request_id))
     assert row is not None
     kept = msgspec.structs.asdict(said)
     del kept["age_s"], kept["before_hold_s"]
@@ -99,7 +99,7 @@ async def test_the_age_of_a_settlement_of_an_earlier_version_is_unknown(
     request = books.request()
     await ledger.hold(request)
     await ledger.settle(msgspec.structs.replace(settlement(request, 7), before_hold_s=before_hold_s))
-    found = books.database.read_sync(lambda connection: history.get(connection, request.request_id))
+    found = books.database.read_sync(lambda connection: history.get_whole_request(connection, request.request_id))
     assert found.usage is not None
     assert found.usage.started_at == found.hold.held_at - before_hold_s * SECOND
 

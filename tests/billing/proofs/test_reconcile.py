@@ -162,7 +162,7 @@ def test_what_a_minute_found_stands_until_the_whole_is_sound(books: Books) -> No
     for _ in range(2):
         assert books.database.read_sync(reconcile.open_findings).imbalances == len(found.imbalances) > 0
         books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
-    [newest, *_] = books.database.read_sync(reconcile.listing)
+    [newest, *_] = books.database.read_sync(reconcile.list_reconciliations)
     assert (newest.kind, newest.imbalances) == ("minute", [])
     books.database.write_sync(lambda c: past_the_triggers(c, change.format("-")))
     whole = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_all(c)))

@@ -236,7 +236,7 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
 
     tenant_id, old = database.write_sync(write)
     made = database.write_sync(lambda c: administration.keys.rotate(c, old, overlap_s=60))
-    [budget] = database.read_sync(lambda c: budgets.listing(c, tenant_id=tenant_id))
+    [budget] = database.read_sync(lambda c: budgets.list_budgets(c, tenant_id=tenant_id))
     assert (budget.scope_id, budget.limit_amount) == (made.key.id, 100)
     [line] = [line for line in lines(database) if line.action == "budget.move"]
     assert (line.before["scope_id"], line.after["scope_id"]) == (old, made.key.id)
@@ -244,7 +244,7 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
 
 def lines(database: Database, **which: Any) -> list[audit_log.AuditLine]:
     """Oldest first."""
-    return database.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter(**which), limit=500))[::-1]
+    return database.read_sync(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(**which), limit=500))[::-1]
 
 
 def test_every_administrative_write_has_its_line(database: Database, administration: Administration) -> None:

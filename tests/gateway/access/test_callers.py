@@ -163,7 +163,7 @@ async def test_last_use_is_written(database: Database) -> None:
     callers = Callers(database, TIERS, LIMITS, wall_clock=lambda: 1_900_000_000.9)
     await callers.identify(bearer(made))
     await callers.flush_used()
-    key = database.read_sync(lambda c: keys.get(c, made.key.id))
+    key = database.read_sync(lambda c: keys.get_key(c, made.key.id))
     assert key is not None
     assert key.last_used_at == 1_900_000_000
 

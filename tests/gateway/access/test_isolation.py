@@ -466,7 +466,9 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
 
 
 def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -> None:
-    before = served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS])))
+    before = served.read(
+        lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS]))
+    )
     for path, sent in NAMES_A_TENANT.items():
         theirs, absent = (
             ask(served, admin, "POST", f"/v1/admin/{path}", sent | {"tenant": one}) for one in (THEIRS, ABSENT)
@@ -485,7 +487,8 @@ def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -
     assert [answer.status_code for answer in shared] == [404, 404]
     assert shared[0].text.replace(THEIRS, ABSENT) == shared[1].text
     assert (
-        served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS]))) == before
+        served.read(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS])))
+        == before
     )
 
 

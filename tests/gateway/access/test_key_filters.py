@@ -60,7 +60,7 @@ def test_keys_by_status_project_kind_and_role(database: Database) -> None:
         asked = ListQuery(sort="name", search=mark, limit=50)
         return {
             names[key.id]
-            for key in database.read_sync(lambda c: keys.found(c, asked, **filters)).items  # type: ignore[arg-type]
+            for key in database.read_sync(lambda c: keys.query_keys(c, asked, **filters)).items  # type: ignore[arg-type]
         }
 
     assert found() == set(made)

@@ -88,7 +88,7 @@ def test_rotation_overlaps_and_happens_once(database: Database, tenant: str) -> 
     ).key
     new = database.write_sync(lambda c: keys.rotate(c, old.id, overlap_s=3600)).key
     assert (new.name, new.tier, new.default_max_tokens, new.expires_at) == ("one", "batch", 7, None)
-    changed = database.read_sync(lambda c: keys.get(c, old.id))
+    changed = database.read_sync(lambda c: keys.get_key(c, old.id))
     assert changed is not None
     assert changed.rotated_to == new.id
     assert changed.expires_at == pytest.approx(time.time() + 3600, abs=60)
@@ -118,4 +118,4 @@ def test_an_operators_key_needs_no_tenant(database: Database, tenant: str) -> No
     made = database.write_sync(lambda c: keys.create(c, tenant_id=None, name="root", kind="admin"))
     assert made.secret.startswith("lw_admin_")
     assert made.key.scopes == ["admin"]
-    assert database.read_sync(lambda c: keys.get(c, "key_none")) is None
+    assert database.read_sync(lambda c: keys.get_key(c, "key_none")) is None

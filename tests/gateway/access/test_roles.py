@@ -171,10 +171,10 @@ def test_nobody_changes_a_key_above_his_own(open_to_all: Stack) -> None:
     assert open_to_all.read(lambda c: keys.is_usable(c, owner.key.id))
     status, _ = own.ask("POST", f"/v1/admin/keys/{own.key.id}/rotate", {"overlap_s": 60})
     assert status == 201
-    rotated = open_to_all.read(lambda c: keys.get(c, own.key.id))
+    rotated = open_to_all.read(lambda c: keys.get_key(c, own.key.id))
     assert rotated is not None
     assert rotated.rotated_to is not None
-    successor = open_to_all.read(lambda c: keys.get(c, str(rotated.rotated_to)))
+    successor = open_to_all.read(lambda c: keys.get_key(c, str(rotated.rotated_to)))
     assert successor is not None
     assert successor.role == "operator"
 

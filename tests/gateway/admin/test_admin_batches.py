@@ -158,7 +158,7 @@ def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: Ba
         assert view["errors"]["batch_cancelled"] == view["unrun"]
         refused = own.post(f"batches/{batch_id}/cancel")
         assert refused.status_code == 200, "a cancelled batch may be cancelled again"
-    found = stack.read(lambda c: audit_log.listing(c, AuditFilter(object_id=batch_id)))
+    found = stack.read(lambda c: audit_log.list_audit_lines(c, AuditFilter(object_id=batch_id)))
     assert [line.action for line in found] == ["batch.cancel"], "the second cancellation changed nothing"
     assert found[-1].before == {"status": "in_progress"}
     assert found[-1].after == {"status": "cancelling"}
@@ -265,7 +265,7 @@ def test_a_deleted_file_has_its_audit_line(stack: Stack, client: BatchClient) ->
         assert operator.get(f"files/{file_id}").status_code == 404
         assert operator.delete(f"files/{file_id}").status_code == 404
     assert client.http.get(f"/files/{file_id}").status_code == 404
-    [line] = stack.read(lambda c: audit_log.listing(c, AuditFilter(object_id=file_id)))
+    [line] = stack.read(lambda c: audit_log.list_audit_lines(c, AuditFilter(object_id=file_id)))
     assert (line.action, line.before) == ("file.delete", {"purpose": "batch", "bytes": view["bytes"]})
 
 

@@ -71,7 +71,7 @@ def client(stack: Stack) -> Iterator[BatchClient]:
 
 def key_of(client: BatchClient) -> keys.Key:
     batch_key = sa.select(batches.c.key_id).order_by(batches.c.created_at.desc()).limit(1)
-    found = client.stack.read(lambda c: keys.get(c, c.execute(batch_key).scalar_one()))
+    found = client.stack.read(lambda c: keys.get_key(c, c.execute(batch_key).scalar_one()))
     assert found is not None
     return found
 

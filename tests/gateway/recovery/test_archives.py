@@ -276,9 +276,9 @@ def test_a_backup_beside_writers_is_one_moment(laneway: Laneway, sqlite_url: str
         dumps.copy_sqlite(connection, tmp_path / "copy.db")
     database.close()
     copy = Database(f"sqlite:///{tmp_path}/copy.db")
-    assert [line.action for line in copy.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter()))] == [
-        "tenant.create"
-    ]
+    assert [
+        line.action for line in copy.read_sync(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter()))
+    ] == ["tenant.create"]
     copy.close()
     path, _manifest = write_backup(
         config, read_server_secrets(config), laneway.file, tmp_path, lambda _name: contextlib.nullcontext(), print

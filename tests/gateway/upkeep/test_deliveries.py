@@ -106,7 +106,7 @@ class Money:
         """Oldest alert first."""
 
         def read(connection: sa.Connection) -> list[alerts.Delivery]:
-            found = alerts.listing(connection)[::-1]
+            found = alerts.list_alerts(connection)[::-1]
             told = alerts.deliveries(connection, [alert.id for alert in found])
             return [delivery for alert in found for delivery in told[alert.id]]
 
@@ -130,7 +130,7 @@ async def test_what_a_webhook_gets(database: Database, money: Money, endpoint: E
     assert await deliverer(database).run_once() == 1
     [(headers, body)] = endpoint.got
     event = json.loads(body)
-    [alert] = database.read_sync(alerts.listing)
+    [alert] = database.read_sync(alerts.list_alerts)
     assert (event["id"], event["type"]) == (alert.id, "budget.threshold_reached")
     data = event["data"]
     assert (data["threshold"], data["used"], data["limit_amount"]) == (10, 10, 100)

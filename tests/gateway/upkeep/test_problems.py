@@ -160,7 +160,7 @@ def test_old_events_are_deleted_and_open_problems_are_not(gateways: Gateways, da
     gateways.step({"disk": ("down", "full")})
     gateways.pass_time(AFTER_S)
     [opened] = gateways.step({"disk": ("down", "full")})
-    listed = database.read_sync(lambda c: problem_events.listing(c, 10))
+    listed = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     assert [event for event, _ in listed] == [opened]
 
 
@@ -194,7 +194,7 @@ async def test_a_resolution_never_overtakes_the_event_that_opened(
         make_due(database)
         await deliverer(database).run_once()
     assert endpoint.ids() == [opened.id, opened.id, resolved.id]
-    listed = database.read_sync(lambda c: problem_events.listing(c, 10))
+    listed = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     states = [(one.state, one.attempts) for _, deliveries in listed for one in deliveries if one.webhook_id == hook.id]
     assert states == [("delivered", 1), ("delivered", 2)]
 
@@ -241,7 +241,7 @@ async def test_a_routing_key_of_another_secret_fails_with_the_reason(
     gateways.step(DOWN)
     await deliverer(database).run_once()
     assert endpoint.got == []
-    [(_, deliveries)] = database.read_sync(lambda c: problem_events.listing(c, 10))
+    [(_, deliveries)] = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     [delivery] = [one for one in deliveries if one.webhook_id == made.id]
     assert "encrypted with another server secret" in (delivery.last_error or "")
 

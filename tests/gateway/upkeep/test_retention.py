@@ -134,7 +134,7 @@ async def test_files_of_exports(sqlite_url: str, tmp_path: Path) -> None:
     ]
     database.write_sync(lambda c: c.execute(sa.insert(tables.exports), rows))
     await Retention(database, configured(tmp_path, "exports_days = 1"), SECRETS).run_once()
-    states = {job.id: job.state for job in database.read_sync(jobs.listing)}
+    states = {job.id: job.state for job in database.read_sync(jobs.list_exports)}
     assert states == {"exp_old": "removed", "exp_new": "done", "exp_failed": "failed"}
     database.close()
 

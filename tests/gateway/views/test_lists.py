@@ -58,7 +58,7 @@ def pages(database: Database, tenant_id: str, between: Callable[[], None], **ask
     after: ListCursor | None = None
     while True:
         wanted = ListQuery(after=after, **asked)
-        listed: ListPage[keys.Key] = database.read_sync(lambda c, w=wanted: keys.found(c, w, tenant_id=tenant_id))
+        listed: ListPage[keys.Key] = database.read_sync(lambda c, w=wanted: keys.query_keys(c, w, tenant_id=tenant_id))
         assert len(listed.items) <= wanted.limit
         found += listed.items
         after = listed.next
@@ -127,7 +127,9 @@ def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
 
     def names(search: str) -> list[str]:
         asked = ListQuery(sort="name", search=search)
-        return sorted(key.name for key in database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id)).items)
+        return sorted(
+            key.name for key in database.read_sync(lambda c: keys.query_keys(c, asked, tenant_id=tenant_id)).items
+        )
 
     assert names("CHECK") == ["Checkout", "check 100%", "check_in"]
     assert names("0%") == ["check 100%"]
@@ -149,13 +151,13 @@ def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
 )
 def test_a_place_of_another_list_is_refused(database: Database, place: ListCursor) -> None:
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, ListQuery(sort="name", after=place)))
+        database.read_sync(lambda c: keys.query_keys(c, ListQuery(sort="name", after=place)))
     assert refused.value.param == "page"
     far = ListQuery(sort="created_at", after=ListCursor("created_at", 2**70, "key_1"))
     with pytest.raises(InvalidValue):
-        database.read_sync(lambda c: keys.found(c, far))
+        database.read_sync(lambda c: keys.query_keys(c, far))
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, ListQuery(sort="hash")))
+        database.read_sync(lambda c: keys.query_keys(c, ListQuery(sort="hash")))
     assert refused.value.param == "sort"
 
 
@@ -175,9 +177,9 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
 
             def two_pages(asked: ListQuery = asked) -> float:
                 began = time.perf_counter()
-                listed = database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id))
+                listed = database.read_sync(lambda c: keys.query_keys(c, asked, tenant_id=tenant_id))
                 following = msgspec.structs.replace(asked, after=listed.next)
-                database.read_sync(lambda c: keys.found(c, following, tenant_id=tenant_id))
+                database.read_sync(lambda c: keys.query_keys(c, following, tenant_id=tenant_id))
                 return time.perf_counter() - began
 
             promptly(two_pages, 2 * PAGE_S_MAX)

@@ -100,4 +100,4 @@ def run(books: Books, directory: Path, spec: ExportSpec, **options: Any) -> Mani
 
 def open_month(books: Books, month: str) -> None:
     fold(books, at(f"{month}-28T00:00"))
-    books.database.read_sync(lambda c: periods.get(c, books.tenant.id, month))
+    books.database.read_sync(lambda c: periods.get_period(c, books.tenant.id, month))
