@@ -79,7 +79,7 @@ def filled(rows: int, keys: int) -> Iterator[tuple[str, str]]:
 def fill(url: str, rows: int, keys: int) -> str:
     database = Database(url)
     try:
-        tenant = database.write_sync(lambda c: tenants.create(c, slug="acme", name="Acme", tier="standard"))
+        tenant = database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="standard"))
         version = database.write_sync(
             lambda c: prices.publish(
                 c, subject="model-a", input=100, cached_input=10, output=400, multipliers={"standard": 1}

@@ -443,7 +443,7 @@ def set_budgets(stack: Stack) -> None:
     def make(connection: sa.Connection) -> None:
         for tenant, id_ in stack.tenants.items():
             key = stack.key_ids[tenant]
-            budgets.create(
+            budgets.create_budget(
                 connection,
                 tenant_id=id_,
                 scope="tenant",
@@ -452,7 +452,7 @@ def set_budgets(stack: Stack) -> None:
                 period="month",
                 limit_amount=LIMIT,
             )
-            budgets.create(
+            budgets.create_budget(
                 connection, tenant_id=id_, scope="key", scope_id=key, unit="tokens", period="day", limit_amount=LIMIT
             )
 

@@ -69,7 +69,7 @@ OUTBOX = WebhookOutbox(
 )
 
 
-def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
+def record_alerts(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
     """Write an alert for each crossing, and its delivery to each active webhook for budgets. The budgets' rows must be
     locked."""
     made: list[dict[str, object]] = [

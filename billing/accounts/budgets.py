@@ -24,7 +24,7 @@ from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
 from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.revision import Change
 
 BUDGETS_MAX = 32  # active budgets of one tenant, project or key: each is a locked row in every hold
@@ -100,7 +100,7 @@ class BudgetState(msgspec.Struct, frozen=True):
     end_users_near: int | None = None
 
 
-def create(
+def create_budget(
     connection: sa.Connection,
     *,
     tenant_id: str,
@@ -164,7 +164,7 @@ def list_budgets(
     return [_budget(row) for row in connection.execute(query)]
 
 
-def change(
+def change_budget(
     connection: sa.Connection,
     budget_id: str,
     *,
@@ -199,7 +199,7 @@ def change(
     return after
 
 
-def remove(connection: sa.Connection, budget_id: str) -> Budget:
+def deactivate_budget(connection: sa.Connection, budget_id: str) -> Budget:
     """Deactivate the budget, of a template with the budgets of its end users. No row is deleted, since open holds count
     in it."""
     return _change(connection, budget_id, {"active": False})
@@ -235,7 +235,7 @@ def query_budget_states(
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
-    listed = page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
+    listed = select_page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
     return ListPage(states_of(connection, listed.items), listed.next)
 
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.bulk import BulkInsert, Query, among
 from billing.clock import Period, window_end, window_start, zone_of
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 END_USERS_MAX = 100_000  # budgets of one template; further end users share the budget OTHERS
 OTHERS = "others"  # in place of a digest
@@ -212,7 +212,7 @@ def states(
     )
 
     def listed(query: sa.Select[Any]) -> ListPage[EndUserState]:
-        return page(connection, query, columns, list_query, state, lambda one: one.id)
+        return select_page(connection, query, columns, list_query, state, lambda one: one.id)
 
     def state(row: Any) -> EndUserState:
         return EndUserState(row[0], row[1], row[2], int(row[3]), int(row[4]), resets_at, row[5] == OTHERS)

@@ -13,7 +13,7 @@ from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.revision import Change
 from billing.texts import check_text
 
@@ -81,7 +81,7 @@ class Project(msgspec.Struct, frozen=True):
     archived_at: int | None = None
 
 
-def create(
+def create_tenant(
     connection: sa.Connection,
     *,
     slug: str,
@@ -117,7 +117,7 @@ def check_new(
     share_weight: float,
     time_zone: str,
 ) -> None:
-    """Check every argument of `create`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
+    """Check every argument of `create_tenant`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
     faults = ArgumentChecks()
     faults.note(_check_slug, connection, slug)
     faults.note(_check, name, tier, default_max_tokens, share_weight)
@@ -159,10 +159,12 @@ def query_tenants(
         query = query.where(_tenants.c.id == tenant_id)
     if status is not None:
         query = query.where(_tenants.c.status == status)
-    return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
+    return select_page(
+        connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id
+    )
 
 
-def update(
+def update_tenant(
     connection: sa.Connection,
     tenant_id: str,
     *,
@@ -312,7 +314,9 @@ def query_projects(
         query = query.where(_projects.c.archived_at.is_not(None) == archived)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)
+    return select_page(
+        connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id
+    )
 
 
 def _check_slug(connection: sa.Connection, slug: str) -> None:

@@ -62,7 +62,7 @@ class MadeWebhook(msgspec.Struct, frozen=True):
 _SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
 
 
-def create(
+def create_webhook(
     connection: sa.Connection,
     *,
     url: str,
@@ -104,7 +104,7 @@ def list_webhooks(connection: sa.Connection, tenant_id: str | None = None) -> li
     return [Webhook(*row) for row in connection.execute(query)]
 
 
-def change(
+def change_webhook(
     connection: sa.Connection,
     webhook: Webhook,
     *,
@@ -145,7 +145,7 @@ def _new_secret() -> str:
     return SECRET_PREFIX + secrets.token_urlsafe(32)
 
 
-def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
+def deactivate_webhook(connection: sa.Connection, webhook_id: str) -> Webhook:
     """Deactivate the webhook; its pending deliveries fail. Raises RowNotFound."""
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(active=False))
     webhook = get_webhook(connection, webhook_id)

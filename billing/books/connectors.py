@@ -135,9 +135,9 @@ def claim(
     clock: Clock = database_now,
 ) -> list[PushEvent]:
     """Events that are due, the oldest hours first, of hours that ended `after_s` ago. They are due again after
-    `retry_s`, doubled with each attempt, unless `record` records success. An event that may have arrived over
-    `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any more,
-    or would refuse it."""
+    `retry_s`, doubled with each attempt, unless `record_push_results` records success. An event that may have arrived
+    over `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any
+    more, or would refuse it."""
     now = clock(connection)
     due = sa.and_(OPEN_HOURS, _hours.connector == name, _hours.stuck.is_(None), _hours.next_attempt_at <= now)
     query = sa.select(connector_hours).where(due, _hours.hour <= now - HOUR - round(after_s * SECOND))
@@ -178,7 +178,7 @@ def claim(
     return found
 
 
-def record(
+def record_push_results(
     connection: sa.Connection,
     name: str,
     results: Sequence[tuple[PushEvent, PushFailure | None]],

@@ -158,7 +158,7 @@ class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
     corrections: list[Correction]
 
 
-def page(
+def list_request_rows(
     connection: sa.Connection, which: RequestFilter, *, after: RequestCursor | None = None, limit: int = 100
 ) -> tuple[list[RequestRow], RequestCursor | None]:
     """A page, and the cursor of the next page; None at the end."""

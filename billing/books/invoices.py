@@ -21,7 +21,7 @@ from billing.books.periods import Period
 from billing.clock import Clock, database_now, rfc3339
 from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 LIST_MAX = 1000
 
@@ -182,7 +182,7 @@ def query_invoices(
         query = query.where(_invoices.c.tenant_id == tenant_id)
     if month is not None:
         query = query.where(_periods.c.month == periods.check_month(month))
-    made = page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
+    made = select_page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
     return msgspec.structs.replace(made, items=_with_papers(connection, made.items))
 
 

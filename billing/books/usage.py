@@ -146,7 +146,9 @@ def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
     )
 
 
-def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
+def list_usage_rows(
+    connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100
+) -> list[UsageRow]:
     """Rows in ledger order after sequence `after`; the next page begins after the last row's sequence."""
     limit = min(limit, PAGE_MAX)
     found: list[UsageRow] = []

@@ -19,7 +19,7 @@ from billing.exports import export
 from billing.exports.export import ExportSpec, Format, Kind
 from billing.focus.manifest import Manifest
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 # The most active jobs that export all tenants, and of each tenant, so that one tenant cannot use up the limit of
 # another.
@@ -76,7 +76,7 @@ class ExportJob(msgspec.Struct, frozen=True):
         return ExportSpec(kind=self.kind, format=self.format, month=self.month, tenant_id=self.tenant_id)
 
 
-def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
+def queue_export(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
     """Queue an export. Raises InvalidValue, also if too many jobs are active, and RowNotFound if there is no period."""
     spec.check()
     next(export.of_spec(connection, spec))
@@ -129,7 +129,7 @@ def query_exports(
     query = sa.select(_exports)
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
+    return select_page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
 def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
@@ -265,7 +265,7 @@ def active_jobs(connection: sa.Connection, names: Sequence[str]) -> list[ExportJ
     return [ExportJob(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
-def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:
+def mark_files_removed(connection: sa.Connection, export_ids: Sequence[str]) -> None:
     """Mark the jobs' files as removed."""
     change = sa.update(_exports).where(_exports.c.id.in_(export_ids), _exports.c.state == "done")
     connection.execute(change.values(state="removed"))

@@ -134,7 +134,7 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
     return msgspec.structs.replace(result, sequence_to=upto, engine_gap=gap, engine_bounds=bounds)
 
 
-def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
+def store_reconciliation(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
     """Store the result. The next minute's reconciliation begins where a stored result of kind "minute" ends."""
     row = {
         "kind": result.kind,

@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from gateway.access import audit_chain
 from gateway.tables import audit_log, people
 
@@ -74,7 +74,7 @@ def host_actor() -> str:
         return f"cli:{os.getuid()}"
 
 
-def record(
+def add_audit_line(
     connection: sa.Connection,
     *,
     actor: str,
@@ -120,7 +120,7 @@ def get_audit_line(connection: sa.Connection, line_id: int, *, names_of: str | N
 
 def query_audit_lines(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> ListPage[AuditLine]:
     """One page of the matching lines. Raises InvalidValue."""
-    return page(
+    return select_page(
         connection, _matching(only), _SORTED, query, lambda row: AuditLine(**row._mapping), lambda line: line.id
     )
 

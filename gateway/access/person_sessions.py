@@ -176,7 +176,7 @@ def _spent_hash(kind: str, token: str) -> str:
 
 
 def _record(connection: sa.Connection, action: str, session_id: str, person: Person, request_id: str) -> None:
-    audit_log.record(
+    audit_log.add_audit_line(
         connection,
         actor=person.id,
         action=action,

@@ -160,7 +160,7 @@ class PersonSignIns:
         revision.lock(connection)
         known = people.by_subject(connection, identity.issuer, identity.subject)
         if known is not None:
-            people.update(connection, known, identity, None, request_id)
+            people.update_person(connection, known, identity, None, request_id)
             person_sessions.end_all(connection, known, request_id)
         return known
 
@@ -214,7 +214,7 @@ class PersonSignIns:
         if person is None or person.id != session.person_id:
             return False
         grant = people.grant_of(connection, self._section.groups, identity.groups)
-        people.update(connection, person, identity, grant, request_id)
+        people.update_person(connection, person, identity, grant, request_id)
         if grant is None:
             person_sessions.end_all(connection, person, request_id)
             return False

@@ -279,7 +279,7 @@ def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_
 def _record(
     connection: sa.Connection, action: str, key_id: str, tenant_id: str | None, session_id: str, request_id: str
 ) -> None:
-    audit_log.record(
+    audit_log.add_audit_line(
         connection, actor=key_id, action=action, object_id=session_id, tenant_id=tenant_id, request_id=request_id
     )
 

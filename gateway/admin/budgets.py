@@ -50,9 +50,11 @@ class BudgetWrites:
         listed = budgets.list_budgets(connection, scope_id=scope_id)
         before = next((b for b in listed if (b.unit, b.period, b.per_end_user) == wanted), None)
         if before is not None:
-            budget = budgets.change(connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
+            budget = budgets.change_budget(
+                connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds
+            )
         else:
-            budget = budgets.create(
+            budget = budgets.create_budget(
                 connection,
                 tenant_id=tenant_id,
                 scope=scope,
@@ -74,7 +76,9 @@ class BudgetWrites:
             raise RowNotFound(f"there is no budget {budget_id!r}")
         if before.scope == "tenant":
             self._check_operator()
-        return self._writes.record(connection, "budget.remove", before, budgets.remove(connection, budget_id))
+        return self._writes.record(
+            connection, "budget.remove", before, budgets.deactivate_budget(connection, budget_id)
+        )
 
     def _check_operator(self) -> None:
         self._writes.check_operator("a tenant's own budgets")

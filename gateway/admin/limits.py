@@ -28,7 +28,9 @@ class LimitWrites:
         scope: Scope = "tenant" if key_id is None else "key"
         subject_id = key_id or tenant_id
         before = overrides.of_subject(connection, subject_id)
-        after = overrides.change(connection, scope=scope, subject_id=subject_id, tenant_id=tenant_id, change=change)
+        after = overrides.change_own_limits(
+            connection, scope=scope, subject_id=subject_id, tenant_id=tenant_id, change=change
+        )
         return self._writes.record(connection, "limits.set", before, after)
 
     def remove(self, connection: sa.Connection, limits_id: str) -> OwnLimits:
@@ -39,7 +41,9 @@ class LimitWrites:
             raise RowNotFound(f"there are no limits {limits_id!r}")
         if before.scope == "tenant":
             self._check_operator()
-        return self._writes.record(connection, "limits.remove", before, overrides.remove(connection, limits_id))
+        return self._writes.record(
+            connection, "limits.remove", before, overrides.remove_own_limits(connection, limits_id)
+        )
 
     def _check_operator(self) -> None:
         self._writes.check_operator("a tenant's own limits")

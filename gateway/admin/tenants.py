@@ -58,7 +58,7 @@ class TenantWrites:
         )
         faults.note(self._writes.check_tier, tier)
         faults.raise_all()
-        tenant = tenants.create(
+        tenant = tenants.create_tenant(
             connection,
             slug=slug,
             name=name,
@@ -98,7 +98,7 @@ class TenantWrites:
             raise InvalidValue("an erased tenant is not activated again: create a new one", "status")
         if status == "active" and before.archived_at is not None:
             raise InvalidValue("an archived tenant is not activated: restore it first", "status")
-        after = tenants.update(
+        after = tenants.update_tenant(
             connection,
             before.id,
             name=name,

@@ -116,7 +116,7 @@ class Writes:
             raise RowNotFound(f"there is no {object_id!r}")
         if self._idempotent is not None:
             self._idempotent.begin_write(connection, tenant_id)
-        audit_log.record(
+        audit_log.add_audit_line(
             connection,
             actor=self.actor.id,
             action=action,

@@ -86,9 +86,9 @@ def get_alias(connection: sa.Connection, name: str) -> Alias | None:
     return None if row is None else _of_row(row)
 
 
-def put(connection: sa.Connection, alias: Alias) -> Alias:
+def put_alias(connection: sa.Connection, alias: Alias) -> Alias:
     """Insert the row or replace it. `tenants` must be ids. Raises InvalidValue."""
-    check(alias)
+    check_alias(alias)
     before = get_alias(connection, alias.name)
     values = {
         "models": msgspec.to_builtins(alias.models),
@@ -110,7 +110,7 @@ def put(connection: sa.Connection, alias: Alias) -> Alias:
     return after
 
 
-def remove(connection: sa.Connection, name: str) -> Alias:
+def delete_alias(connection: sa.Connection, name: str) -> Alias:
     """Delete the row: an alias of laneway.toml with the same name is in force again. Raises RowNotFound."""
     before = get_alias(connection, name)
     if before is None:
@@ -119,7 +119,7 @@ def remove(connection: sa.Connection, name: str) -> Alias:
     return before
 
 
-def check(alias: Alias) -> None:
+def check_alias(alias: Alias) -> None:
     """Check an alias, except whether its models exist. Raises InvalidValue."""
     if not re.fullmatch(NAME, alias.name):
         raise InvalidValue(f"an alias's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")

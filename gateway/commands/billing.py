@@ -358,7 +358,7 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
         return reconcile.reconcile_all(connection) if month is None else reconcile.reconcile_month(connection, month)
 
     proved = read(console, prove)
-    result = write(console, lambda c: reconcile.record(c, proved))
+    result = write(console, lambda c: reconcile.store_reconciliation(c, proved))
     view = msgspec.to_builtins(ReconciliationView.of(result))
     if as_json:
         show_row(view, as_json=True)

@@ -90,7 +90,7 @@ def requests_command(
         begin = database_now(connection) - since * SECOND
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         which = RequestQuery(of=RequestFilter(tenant_id=tenant_id, start=begin, **of), outcome=outcome, code=code)
-        found, _ = request_errors.page(connection, which, after=None, limit=limit)
+        found, _ = request_errors.list_requests_and_errors(connection, which, after=None, limit=limit)
         views = [RequestView.of(row, error) for row, error in found]
         ids = [one for view in views for one in (view.tenant_id, view.key_id, view.adapter)]
         return views, names_of(connection, ids)

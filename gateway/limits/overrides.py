@@ -82,7 +82,7 @@ def list_own_limits(connection: sa.Connection, tenant_id: str | None = None) -> 
     return [_own(row) for row in connection.execute(query)]
 
 
-def change(
+def change_own_limits(
     connection: sa.Connection, *, scope: Scope, subject_id: str, tenant_id: str, change: LimitsChange
 ) -> OwnLimits:
     """Change the limits of a key or tenant and return them. Raises InvalidValue."""
@@ -104,7 +104,7 @@ def change(
     return _one(connection, rate_limits.c.id == after.id) or after
 
 
-def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
+def remove_own_limits(connection: sa.Connection, limits_id: str) -> OwnLimits:
     """Remove the limits and return them with every limit null. Raises RowNotFound."""
     before = get_own_limits(connection, limits_id)
     if before is None:

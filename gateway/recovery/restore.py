@@ -224,14 +224,14 @@ def _finish(connection: sa.Connection, report: RestoreReport) -> None:
         connection.execute(sa.delete(table))
     for table in (sessions, person_sessions):  # some of them were ended since the backup
         connection.execute(sa.delete(table))
-    reconcile.record(connection, reconcile.reconcile_minute(connection))
+    reconcile.store_reconciliation(connection, reconcile.reconcile_minute(connection))
     finished = {"finished_at": database_now(connection), "report": msgspec.to_builtins(report)}
     # Rows of restores that the backup itself was in the middle of have no meaning here.
     connection.execute(sa.delete(restores).where(restores.c.finished_at.is_(None), restores.c.id != report.id))
     connection.execute(sa.update(restores).where(restores.c.id == report.id).values(finished))
     after = {"archive": report.archive, "lost_since": report.lost_since}
     actor = audit_log.host_actor()
-    audit_log.record(connection, actor=actor, action="database.restore", object_id=report.id, after=after)
+    audit_log.add_audit_line(connection, actor=actor, action="database.restore", object_id=report.id, after=after)
 
 
 # ---- what happened since the backup

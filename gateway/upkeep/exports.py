@@ -205,7 +205,7 @@ class Exporter:
             else:
                 kept.add(job.id)
         if surplus:
-            await self._database.write(lambda c: jobs.remove(c, surplus))
+            await self._database.write(lambda c: jobs.mark_files_removed(c, surplus))
         for export_id in set(folders) - kept:
             await self.delete_files(export_id)
 

@@ -105,7 +105,7 @@ class Searcher:
         if match is None:
             return []
         of = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
-        rows, _ = request_errors.page(connection, RequestQuery(of=of), after=None, limit=1)
+        rows, _ = request_errors.list_requests_and_errors(connection, RequestQuery(of=of), after=None, limit=1)
         return [
             SearchHit(
                 kind="request",

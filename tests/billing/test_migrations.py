@@ -90,7 +90,9 @@ async def test_append_only(books: Books, table: str) -> None:
     assert isinstance(await ledger.hold(request), Held)
     settled = settlement(request, 5, engines={"epo_1": 2, "epo_2": 3})
     await ledger.settle(msgspec.structs.replace(settled, recomputed={"premium": Recompute(1, 0.1)}))
-    books.database.write_sync(lambda c: gateway.access.audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    books.database.write_sync(
+        lambda c: gateway.access.audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x")
+    )
     books.database.write_sync(proved)
     books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
@@ -234,7 +236,9 @@ async def test_the_version_before_settles_and_reconciles_beside_this_one(
         count = EngineCount("epo_1", made, 0, 0, idle=True)
         database.write_sync(lambda c: engine_books.record_count(c, before, count, before))
         database.write_sync(rollups.fold_usage)
-        return database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c))).imbalances
+        return database.write_sync(
+            lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c))
+        ).imbalances
 
     for made in (7, 12):
         with monkeypatch.context() as patch:

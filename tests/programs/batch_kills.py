@@ -127,9 +127,9 @@ class Stage:
 
         def write(connection: sa.Connection) -> str:
             if self._budget:
-                return budgets.change(connection, self._budget, limit_amount=limit).id
+                return budgets.change_budget(connection, self._budget, limit_amount=limit).id
             of = {"tenant_id": tenant, "scope": "tenant", "scope_id": tenant, "unit": "tokens", "period": "total"}
-            return budgets.create(connection, **of, limit_amount=limit).id  # type: ignore[arg-type]
+            return budgets.create_budget(connection, **of, limit_amount=limit).id  # type: ignore[arg-type]
 
         self._budget = self.stack.write(write)
 

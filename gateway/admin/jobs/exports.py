@@ -20,7 +20,7 @@ class ExportWrites:
         """Order an export; a gateway makes its file later."""
         self._writes.lock(connection)
         spec = msgspec.structs.replace(spec, tenant_id=self._writes.visible_tenant(connection, spec.tenant_id))
-        job = jobs.create(connection, spec, actor=self._writes.actor.id)
+        job = jobs.queue_export(connection, spec, actor=self._writes.actor.id)
         return self._writes.record(connection, "export.create", None, job)
 
     def end(self, connection: sa.Connection, export_id: str) -> ExportJob:

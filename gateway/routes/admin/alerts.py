@@ -16,7 +16,7 @@ from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
 from gateway.upkeep.webhook_deliveries import WebhookTestResult
-from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
+from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, make_page
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ class WebhookController(Controller):
             return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
 
         found = await services.database.read(query)
-        return page(after_id(found, after), limit, view, lambda webhook: webhook.id)
+        return make_page(after_id(found, after), limit, view, lambda webhook: webhook.id)
 
     @get("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def get_webhook(self, services: Services, by: Actor, webhook_id: str) -> WebhookView:
@@ -138,7 +138,7 @@ async def list_alerts(
         tenant_id = visible_tenant(connection, by, tenant)
         found = alerts.list_alerts(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
-        return page(
+        return make_page(
             found,
             limit,
             lambda alert: ListedAlertView.with_deliveries(alert, deliveries[alert.id]),

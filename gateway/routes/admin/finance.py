@@ -34,7 +34,7 @@ from gateway.routes.admin.paging import (
     number_of,
 )
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 from gateway.views.finance import (
     CorrectionView,
     InvoiceView,
@@ -103,7 +103,7 @@ async def list_periods(
         )
 
     found = await services.database.read(query)
-    return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
+    return make_page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
 
 
 @get("/periods/{period_id:str}", opt={"route": "/v1/admin/periods/{period_id}", "area": "billing"})
@@ -216,7 +216,7 @@ async def list_corrections(
             connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1
         )
         views = {view.id: view for view in CorrectionView.read(connection, found)}
-        return page(found, limit, lambda one: views[one.id], lambda one: str(one.sequence))
+        return make_page(found, limit, lambda one: views[one.id], lambda one: str(one.sequence))
 
     return await services.database.read(query)
 
@@ -237,7 +237,7 @@ async def list_reconciliations(
     """Results of reconciliations, newest first. Gateways reconcile every minute."""
     before = decode_sequence(after)
     found = await services.database.read(lambda c: reconcile.list_reconciliations(c, before=before, limit=limit + 1))
-    return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
+    return make_page(found, limit, ReconciliationView.of, lambda result: str(result.number))
 
 
 @get(
@@ -274,7 +274,9 @@ async def reconcile_now(services: Services, month: Month = None) -> Reconciliati
         )
 
     result = await services.database.report(prove)
-    return ReconciliationView.of(await services.database.write_in_background(lambda c: reconcile.record(c, result)))
+    return ReconciliationView.of(
+        await services.database.write_in_background(lambda c: reconcile.store_reconciliation(c, result))
+    )
 
 
 def period_cursor(after: str | None) -> tuple[int, str] | None:

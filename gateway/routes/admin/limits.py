@@ -17,7 +17,7 @@ from gateway.limits import overrides
 from gateway.limits.overrides import MAXIMA, NAMES, LimitsChange, OwnLimits
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 Bytes = Annotated[int, Meta(ge=1, le=MAXIMA["total_file_bytes"])]
@@ -91,7 +91,7 @@ class LimitsController(Controller):
             return overrides.list_own_limits(connection, visible_tenant(connection, by, tenant))
 
         found = await services.database.read(query)
-        return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
+        return make_page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
 
     @get("/defaults", opt={"route": "/v1/admin/limits/defaults"}, sync_to_thread=False)
     def default_limits(self, services: Services) -> DefaultLimits:

@@ -33,7 +33,7 @@ from gateway.routes.admin.paging import (
     list_query,
 )
 from gateway.services import Services
-from gateway.views.accounts import BudgetView, EndUserView, ListedBudgetView, Page, PriceView, page
+from gateway.views.accounts import BudgetView, EndUserView, ListedBudgetView, Page, PriceView, make_page
 
 END_USER_CHARS_MAX = 1024  # of a name that is looked up
 BudgetSort = Literal[
@@ -129,7 +129,7 @@ class PriceController(Controller):
     ) -> Page[PriceView]:
         """The newest thousand price versions, by `effective_from` in descending order."""
         found = await services.database.read(lambda c: prices.list_price_versions(c, subject=subject))
-        return page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
+        return make_page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
 
 
 class BudgetController(Controller):

@@ -41,7 +41,7 @@ from gateway.routes.admin.paging import (
 )
 from gateway.routes.pages import tag_filter
 from gateway.services import Services
-from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
+from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, make_page
 from gateway.views.names import known_names
 
 Tags = Annotated[
@@ -94,10 +94,10 @@ async def usage_requests(
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, by, tenant)
-        return usage.page(connection, narrowed, after=begin, limit=limit + 1)
+        return usage.list_usage_rows(connection, narrowed, after=begin, limit=limit + 1)
 
     found = await services.database.report(query)
-    return page(found, limit, UsageView.of, lambda row: str(row.sequence))
+    return make_page(found, limit, UsageView.of, lambda row: str(row.sequence))
 
 
 @get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})

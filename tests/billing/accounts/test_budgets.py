@@ -195,7 +195,7 @@ def test_refused(books: Books, changes: dict[str, Any], error: type[Exception]) 
         "limit_amount": 10,
     }
     with pytest.raises(error):
-        books.database.write_sync(lambda connection: budgets.create(connection, **(good | changes)))
+        books.database.write_sync(lambda connection: budgets.create_budget(connection, **(good | changes)))
 
 
 def test_so_many_and_no_more(books: Books) -> None:
@@ -212,8 +212,8 @@ def test_every_write_bumps_the_revision(books: Books) -> None:
 
     before = number()
     budget = books.budget(10)
-    books.database.write_sync(lambda connection: budgets.change(connection, budget.id, limit_amount=20))
-    removed = books.database.write_sync(lambda connection: budgets.remove(connection, budget.id))
+    books.database.write_sync(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=20))
+    removed = books.database.write_sync(lambda connection: budgets.deactivate_budget(connection, budget.id))
     assert number() == before + 3
     assert (removed.limit_amount, removed.active) == (20, False)
     assert (
@@ -221,5 +221,5 @@ def test_every_write_bumps_the_revision(books: Books) -> None:
     )
     assert books.database.read_sync(lambda connection: budgets.list_budgets(connection, inactive=True)) == [removed]
     with pytest.raises(RowNotFound):
-        books.database.write_sync(lambda connection: budgets.remove(connection, "bud_none"))
+        books.database.write_sync(lambda connection: budgets.deactivate_budget(connection, "bud_none"))
     assert number() == before + 3

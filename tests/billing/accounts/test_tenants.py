@@ -14,7 +14,7 @@ from support.billing.books import Books, default_project
 
 def create(books: Books, **arguments: Any) -> tenants.Tenant:
     good: dict[str, Any] = {"slug": "globex", "name": "Globex", "tier": "standard"}
-    return books.database.write_sync(lambda connection: tenants.create(connection, **(good | arguments)))
+    return books.database.write_sync(lambda connection: tenants.create_tenant(connection, **(good | arguments)))
 
 
 def test_created_with_its_default_project(books: Books) -> None:
@@ -82,7 +82,7 @@ def test_changes(books: Books) -> None:
     before = books.database.read_sync(revision.read)
 
     def write(**arguments: Any) -> tenants.Tenant:
-        return books.database.write_sync(lambda connection: tenants.update(connection, tenant_id, **arguments))
+        return books.database.write_sync(lambda connection: tenants.update_tenant(connection, tenant_id, **arguments))
 
     changed = write(name="Acme & Co", tier="batch", default_max_tokens=100)
     assert (changed.name, changed.tier, changed.default_max_tokens) == ("Acme & Co", "batch", 100)

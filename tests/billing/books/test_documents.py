@@ -92,7 +92,9 @@ def test_a_correction_is_in_the_month_that_it_corrects_while_that_is_open(books:
 
 
 def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="jp", name="日本", tier="batch", currency="JPY"))
+    other = books.database.write_sync(
+        lambda c: tenants.create_tenant(c, slug="jp", name="日本", tier="batch", currency="JPY")
+    )
     profile = BillingProfile(
         tenant_id=books.tenant.id,
         legal_name="Société Générale",
@@ -174,7 +176,7 @@ def _credits(connection: sa.Connection) -> list[str]:
 
 def test_a_month_of_all_tenants_is_shown_before_it_is_closed(sqlite_books: Books) -> None:
     books = sqlite_books
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="b", name="B", tier="batch"))
+    other = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="b", name="B", tier="batch"))
     use(books, at("2025-01-15T12:00"))
     use(books, at("2025-02-15T12:00"), tenant_id=other.id)
     use(books, at("2025-01-15T12:00"), tenant_id=other.id)

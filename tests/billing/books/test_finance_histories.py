@@ -105,7 +105,7 @@ class History:
         self.now = self.began = at(beginning)
         self.model = f"model-{self.number}"
         self.tenant = self.database.write_sync(
-            lambda c: tenants.create(c, slug=f"t{self.number}", name="T", tier="premium", time_zone=zone)
+            lambda c: tenants.create_tenant(c, slug=f"t{self.number}", name="T", tier="premium", time_zone=zone)
         ).id
         self.did: list[Did] = []
         self.priced: list[tuple[int, bool, int]] = []  # from, of the adapter, factor
@@ -218,7 +218,7 @@ class History:
         self.did.append(Did(self.now, picos, tier, None, 0, dict.fromkeys(METERS, 0)))
 
     def zone(self, zone: str) -> None:
-        self.database.write_sync(lambda c: tenants.update(c, self.tenant, time_zone=zone))
+        self.database.write_sync(lambda c: tenants.update_tenant(c, self.tenant, time_zone=zone))
 
     def fold(self, limit: int) -> None:
         self.database.write_sync(lambda c: rollups.fold_usage(c, limit=limit, clock=lambda _connection: self.now))
@@ -229,7 +229,7 @@ class History:
     def minute(self) -> None:
         result = self.database.read_sync(reconcile.reconcile_minute)
         assert result.sound, result
-        self.database.write_sync(lambda c: reconcile.record(c, result))
+        self.database.write_sync(lambda c: reconcile.store_reconciliation(c, result))
 
     def close(self) -> None:
         first = self.database.read_sync(lambda c: periods.first_open(c, self.tenant))

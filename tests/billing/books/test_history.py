@@ -95,7 +95,9 @@ def paged(books: Books, which: RequestFilter, limit: int) -> list[RequestRow]:
     found: list[RequestRow] = []
     after: RequestCursor | None = None
     while True:
-        rows, after = books.database.read_sync(lambda c, a=after: history.page(c, which, after=a, limit=limit))
+        rows, after = books.database.read_sync(
+            lambda c, a=after: history.list_request_rows(c, which, after=a, limit=limit)
+        )
         assert len(rows) == limit or after is None
         found += rows
         if after is None:

@@ -40,7 +40,7 @@ def rolled_up(books: Books, month: str) -> tuple[int, int]:
 
 
 def set_zone(books: Books, zone: str) -> None:
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone=zone))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone=zone))
 
 
 def test_a_month_is_closed_once_and_its_invoice_is_its_usage(books: Books) -> None:

@@ -138,7 +138,7 @@ async def test_rows_may_be_counted_before_the_transaction_that_stores_the_counts
     database = books.database
     if not database.is_sqlite:
         pytest.skip("PostgreSQL counts and stores in one transaction")
-    database.write_sync(lambda c: tenants.create(c, slug="other", name="other", tier="batch"))
+    database.write_sync(lambda c: tenants.create_tenant(c, slug="other", name="other", tier="batch"))
     await use(books, 60, 3)
     early = database.read_sync(lambda c: sla.count_rows(c, 40))
     late = database.read_sync(lambda c: sla.count_rows(c, 50))
@@ -156,8 +156,8 @@ async def test_rows_may_be_counted_before_the_transaction_that_stores_the_counts
 
 async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> None:
     def other(connection: sa.Connection) -> None:
-        tenants.create(connection, slug="other", name="other", tier="batch")
-        tenants.update(connection, books.tenant.id, time_zone="Asia/Kathmandu")
+        tenants.create_tenant(connection, slug="other", name="other", tier="batch")
+        tenants.update_tenant(connection, books.tenant.id, time_zone="Asia/Kathmandu")
 
     books.database.write_sync(other)
     await use(books, 150, 1)

@@ -110,7 +110,7 @@ def test_reports_split_the_cost(books: Books, used: dict[str, Mapping[str, str]]
         which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
         totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
         assert sum(totals.cost_picos.values()) == expected
-        page = books.database.read_sync(lambda c, w=which: usage.page(c, w))
+        page = books.database.read_sync(lambda c, w=which: usage.list_usage_rows(c, w))
         assert sum(row.cost_picos for row in page) == expected
         assert all(row.tags == used[row.request_id] for row in page)
     # A report that begins and ends inside hours reads these hours from the requests.
@@ -178,7 +178,7 @@ def test_lines_of_batches_are_told_from_requests_of_their_tier(books: Books, tmp
         which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
         totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
         assert (totals.requests, sum(totals.cost_picos.values())) == (4, sum(paid[one] for one in ids))
-        page = books.database.read_sync(lambda c, w=which: usage.page(c, w))
+        page = books.database.read_sync(lambda c, w=which: usage.list_usage_rows(c, w))
         assert {row.request_id for row in page} == ids
         assert {tuple(row.tags) for row in page} == {("env", "team"), ("team",), ()}, "the key's own tags only"
         both = report(books, tags=(*wanted, ("team", "search")))

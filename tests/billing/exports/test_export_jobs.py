@@ -40,7 +40,7 @@ def asked(books: Books) -> ExportSpec:
 
 
 def create(books: Books, spec: ExportSpec) -> ExportJob:
-    return books.database.write_sync(lambda c: jobs.create(c, spec, actor="me"))
+    return books.database.write_sync(lambda c: jobs.queue_export(c, spec, actor="me"))
 
 
 def get(books: Books, job: ExportJob) -> ExportJob:

@@ -223,7 +223,7 @@ def test_a_tenants_export_holds_nothing_of_another(books: Books, tmp_path: Path,
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
 def test_an_hour_in_two_months_is_in_both_with_its_part(books: Books, tmp_path: Path, zone: str) -> None:
     """In Kolkata a month begins in the middle of an hour of UTC."""
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone=zone))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone=zone))
     begin = {
         "America/New_York": "2031-03-01T05:00",
         "Asia/Kolkata": "2031-02-28T18:30",
@@ -298,7 +298,7 @@ def test_a_cell_has_no_control_characters(name: str, cell: str) -> None:
 def test_a_closed_month_keeps_the_names_of_its_first_export(books: Books, tmp_path: Path) -> None:
     january(books, second_tenant(books))
     first = run(books, tmp_path, spec(books))
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name="Acme Holding"))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, name="Acme Holding"))
     assert run(books, tmp_path, spec(books)) == first
     use(books, FEBRUARY)
     open_month(books, "2031-02")
@@ -426,7 +426,7 @@ def test_a_closed_month_has_the_names_of_its_first_export_after_it_was_closed(bo
     seen_open = books.database.read_sync(lambda c: periods.get_period(c, books.tenant.id, "2031-01"))
 
     def named(name: str, moment: int) -> str:
-        books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name=name))
+        books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, name=name))
         names = books.database.read_sync(lambda c: labels.current_names(c, books.tenant.id)) | {"provider": "Laneway"}
         books.database.write_sync(lambda c: labels.store_names(c, seen_open, names, lambda _: moment))
         made = books.database.read_sync(lambda c: export.run(c, spec(books), tmp_path, bytes_max=BYTES_MAX))

@@ -353,7 +353,7 @@ async def test_adapter_has_its_own_price_or_its_models(books: Books, ledger: Led
 
 async def test_currency_is_the_tenants(books: Books, ledger: Ledger) -> None:
     other = books.database.write_sync(
-        lambda connection: tenants.create(connection, slug="euro", name="Euro", tier="standard", currency="EUR")
+        lambda connection: tenants.create_tenant(connection, slug="euro", name="Euro", tier="standard", currency="EUR")
     )
     refused = await ledger.hold(books.request(tenant_id=other.id))
     assert isinstance(refused, HoldRefused)
@@ -552,11 +552,11 @@ async def test_a_changed_budget_counts_for_the_next_hold(books: Books, ledger: L
     budget = books.budget(100)
     assert isinstance(await ledger.hold(books.request()), Held)
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
-    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=200))
+    await books.database.write(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=200))
     assert isinstance(await ledger.hold(books.request()), Held)
-    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=50))
+    await books.database.write(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=50))
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
-    await books.database.write(lambda connection: budgets.remove(connection, budget.id))
+    await books.database.write(lambda connection: budgets.deactivate_budget(connection, budget.id))
     assert isinstance(await ledger.hold(books.request()), Held)
     findings = books.findings()
     assert findings.sound
@@ -570,7 +570,7 @@ async def test_a_removed_budget_still_gets_its_endings(books: Books, ledger: Led
     budget = books.budget(100)
     request = books.request()
     await ledger.hold(request)
-    await books.database.write(lambda connection: budgets.remove(connection, budget.id))
+    await books.database.write(lambda connection: budgets.deactivate_budget(connection, budget.id))
     await ledger.settle(settlement(request, 7))
     books.assert_sound()
 

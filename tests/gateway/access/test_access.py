@@ -85,7 +85,7 @@ def test_a_suspended_tenant_is_out(stack: Stack) -> None:
 
 
 def test_an_admin_key_makes_no_tokens(stack: Stack) -> None:
-    made = stack.write(lambda c: keys.create(c, tenant_id=None, name="root", kind="admin"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="root", kind="admin"))
     answer = post(stack, made.secret)
     assert answer.status_code == 403
     assert answer.json()["error"]["type"] == "permission_error"
@@ -95,7 +95,7 @@ def test_an_admin_key_makes_no_tokens(stack: Stack) -> None:
 def test_options_of_every_route_names_its_methods(stack: Stack) -> None:
     """Without a key too: the public description of the API has the same methods."""
     live = stack.headers("acme")
-    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="r", kind="admin", role="read_only"))
+    admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="r", kind="admin", role="read_only"))
     methods: dict[str, set[str]] = {}
     for route in served_routes():
         if not route.path.startswith("/console"):
@@ -144,7 +144,7 @@ def test_adapters_come_and_go_while_it_runs(stack: Stack) -> None:
 
     def remove(connection: sa.Connection) -> None:
         revision.bump(connection)
-        adapters.remove(connection, row.id)
+        adapters.remove_adapter_and_versions(connection, row.id)
 
     stack.write(remove)
     eventually(lambda: stack.chat(model="late").status_code == 404)

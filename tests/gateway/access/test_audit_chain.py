@@ -24,7 +24,7 @@ SIGNER = CheckpointSigner(ServerSecrets(b"s" * 32))
 def write_lines(database: Database, count: int, **fields: object) -> None:
     for number in range(count):
         values = {"actor": "cli:me", "action": "key.create", "object_id": f"key_{number}", "after": {"name": "n"}}
-        database.write_sync(lambda c, values=values: audit_log.record(c, **(values | fields)))
+        database.write_sync(lambda c, values=values: audit_log.add_audit_line(c, **(values | fields)))
 
 
 def verified(database: Database, *more: audit_chain.AuditCheckpoint) -> VerifiedChain:

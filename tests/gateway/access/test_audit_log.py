@@ -377,10 +377,10 @@ NOT_WRITTEN_HERE = {
 
 
 def test_every_write_over_http_has_its_line(stack: Stack) -> None:
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="audited", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     # Of a tenant that nobody else's test counts with: what it uses from now on is of that month.
-    later = stack.write(lambda c: tenants.create(c, slug="of-2031", name="Of 2031", tier="batch")).id
+    later = stack.write(lambda c: tenants.create_tenant(c, slug="of-2031", name="Of 2031", tier="batch")).id
     stack.write(lambda c: periods.ensure(c, {later: (IN_2031, IN_2031)}, IN_2031))
     ignored = shutil.ignore_patterns("*.safetensors")
     shutil.copytree(stack.model_dir, stack.config.models_dir / "audited", ignore=ignored)

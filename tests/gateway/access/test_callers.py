@@ -35,8 +35,8 @@ def database(sqlite_database: Database) -> Database:
 def make_key(database: Database, tier: str = "premium", **fields: object) -> keys.MadeKey:
     def run(connection: sa.Connection) -> keys.MadeKey:
         slug = f"t{keys.make_secret('live')[8:16].lower()}"
-        tenant = tenants.create(connection, slug=slug, name="T", tier=tier)
-        return keys.create(connection, tenant_id=tenant.id, name="k", **fields)  # type: ignore[arg-type]
+        tenant = tenants.create_tenant(connection, slug=slug, name="T", tier=tier)
+        return keys.create_key(connection, tenant_id=tenant.id, name="k", **fields)  # type: ignore[arg-type]
 
     return database.write_sync(run)
 
@@ -64,8 +64,10 @@ async def test_who_is_limited_and_how(database: Database) -> None:
 
     def run(connection: sa.Connection) -> None:
         of_key, of_tenant = LimitsChange(concurrency=7), LimitsChange(requests_per_minute=8, tokens_per_minute=9)
-        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
-        overrides.change(connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant)
+        overrides.change_own_limits(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
+        overrides.change_own_limits(
+            connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant
+        )
 
     database.write_sync(run)
     callers.clear()

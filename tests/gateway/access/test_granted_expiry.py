@@ -19,7 +19,7 @@ HOUR = 3600
 def admin_key(stack: Stack, role: Role, expires_at: int | None = None) -> keys.MadeKey:
     tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
     return stack.write(
-        lambda c: keys.create(c, tenant_id=tenant_id, name="a", kind="admin", role=role, expires_at=expires_at)
+        lambda c: keys.create_key(c, tenant_id=tenant_id, name="a", kind="admin", role=role, expires_at=expires_at)
     )
 
 

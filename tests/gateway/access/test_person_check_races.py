@@ -57,7 +57,7 @@ class Place:
     def __init__(self, url: str, **settings: Any) -> None:
         self.database = Database(url)
         self.tenant = self.database.write_sync(
-            lambda c: tenants.create(c, slug="acme", name="Acme", tier="standard", currency="USD")
+            lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="standard", currency="USD")
         )
         groups = (GroupSection(group="acme-admins", role="tenant_admin", tenant="acme"),)
         section = OidcSection(

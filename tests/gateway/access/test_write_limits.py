@@ -23,7 +23,7 @@ LIMITS = "[administration]\ntenant_writes_per_minute = 12\noperator_writes_per_m
 def admin_key(stack: Stack, tenant: str | None) -> keys.MadeKey:
     tenant_id = None if tenant is None else stack.tenants[tenant]
     role: Any = "owner" if tenant is None else "tenant_admin"
-    return stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="admin", kind="admin", role=role))
+    return stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="admin", kind="admin", role=role))
 
 
 def write(stack: Stack, made: keys.MadeKey, name: str, url: str = "", tenant: str = "acme") -> httpx.Response:

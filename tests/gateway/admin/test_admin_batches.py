@@ -28,7 +28,7 @@ def client(stack: Stack) -> Iterator[BatchClient]:
 
 def admin(stack: Stack, role: Role = "owner", tenant: str | None = None) -> httpx.Client:
     tenant_id = None if tenant is None else stack.tenants[tenant]
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="batches", kind="admin", role=role))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="batches", kind="admin", role=role))
     headers = {"Authorization": f"Bearer {made.secret}"}
     return httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30)
 
@@ -83,7 +83,7 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
 
 def test_usage_tells_lines_from_requests_of_the_same_tier(stack: Stack, client: BatchClient) -> None:
     """A line, a request at the tier of batches, and the key's own tags on both."""
-    made = stack.write(lambda c: keys.create(c, tenant_id=stack.tenants["globex"], name="both", tags={"team": "a"}))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=stack.tenants["globex"], name="both", tags={"team": "a"}))
     start = int(time.time())
     with BatchClient(stack, made.secret) as both:
         batch = both.finish(both.create(chat_lines(3)))

@@ -25,7 +25,7 @@ DONE_S_MAX = 60.0
 
 @pytest.fixture
 def operator(stack: Stack) -> Iterator[httpx.Client]:
-    key = stack.write(lambda c: keys.create(c, tenant_id=None, name="exports", kind="admin"))
+    key = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="exports", kind="admin"))
     headers = {"Authorization": f"Bearer {key.secret}"}
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
         yield client

@@ -51,7 +51,7 @@ class FileStore:
         contents = FileContents(ContentDirectory(directory))
         self.files = Files(database, contents, self.keys, SECTION, self.metrics)
         self.acme, self.globex = (
-            database.write_sync(lambda c, slug=slug: tenants.create(c, slug=slug, name=slug, tier="batch")).id
+            database.write_sync(lambda c, slug=slug: tenants.create_tenant(c, slug=slug, name=slug, tier="batch")).id
             for slug in ("acme", "globex")
         )
 
@@ -156,7 +156,7 @@ def test_a_tenants_own_quotas_replace_the_configured_ones(store: FileStore) -> N
     def limit(**limits: int | None) -> None:
         own: dict[str, Any] = {"scope": "tenant", "subject_id": store.acme, "tenant_id": store.acme}
         change = LimitsChange(**limits)
-        store.database.write_sync(lambda c: overrides.change(c, **own, change=change))
+        store.database.write_sync(lambda c: overrides.change_own_limits(c, **own, change=change))
 
     async def run() -> None:
         limit(files=2, total_file_bytes=5000)

@@ -133,7 +133,7 @@ def test_a_restore_ends_the_sessions_of_the_backup(laneway: Laneway, sqlite_url:
     """A session that was ended after the backup, for example by a sign-out, must not come back."""
 
     def begin(connection: sa.Connection) -> None:
-        key = keys.create(connection, tenant_id=None, name="console", kind="admin").key
+        key = keys.create_key(connection, tenant_id=None, name="console", kind="admin").key
         moments = dict.fromkeys(("created_at", "seen_at", "expires_at"), 2**52)
         connection.execute(sa.insert(sessions).values(id="ses_1", hash="h", key_id=key.id, **moments))
 
@@ -272,7 +272,7 @@ def test_a_backup_beside_writers_is_one_moment(laneway: Laneway, sqlite_url: str
     config: Config = parse(laneway.file.read_bytes(), tmp_path, "test", {})
     database = Database(sqlite_url)
     with dumps.one_view(config.database_url) as connection:
-        database.write_sync(lambda c: audit_log.record(c, actor="me", action="a.b", object_id="x"))
+        database.write_sync(lambda c: audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x"))
         dumps.copy_sqlite(connection, tmp_path / "copy.db")
     database.close()
     copy = Database(f"sqlite:///{tmp_path}/copy.db")

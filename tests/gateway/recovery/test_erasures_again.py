@@ -79,7 +79,7 @@ def test_people_who_lost_their_role_before_are_erased(laneway: Laneway, sqlite_u
         for subject, grant in roles.items():
             identity = Identity(issuer="https://sso.example", subject=subject, name=subject, email=None, groups=())
             person = people.sign_in(connection, identity, grant, "req_1")
-            people.update(connection, person, identity, None, "req_2")
+            people.update_person(connection, person, identity, None, "req_2")
 
     database.write_sync(lose_roles)
     laneway.text("tenants", "erase", "acme", "--confirm", "acme")
@@ -94,8 +94,8 @@ def test_errors_of_deliveries_are_erased(laneway: Laneway, sqlite_url: str) -> N
     database = Database(sqlite_url)
 
     def fail_delivery(connection: sa.Connection) -> None:
-        webhook = webhooks.create(connection, url="https://hooks.acme.example/", tenant_id=tenant_id).webhook
-        budget = budgets.create(
+        webhook = webhooks.create_webhook(connection, url="https://hooks.acme.example/", tenant_id=tenant_id).webhook
+        budget = budgets.create_budget(
             connection,
             tenant_id=tenant_id,
             scope="tenant",

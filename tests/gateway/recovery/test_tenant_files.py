@@ -67,22 +67,22 @@ async def fill(books: Books, text_keys: TextKeys, contents: FileContents) -> Non
     database, tenant_id = books.database, books.tenant.id
 
     def insert(connection: sa.Connection) -> str:
-        tenants.update(connection, tenant_id, name=MARK, store_responses_s=3600)
-        tenants.create(connection, slug="other", name="Neuromancer", tier="batch")
+        tenants.update_tenant(connection, tenant_id, name=MARK, store_responses_s=3600)
+        tenants.create_tenant(connection, slug="other", name="Neuromancer", tier="batch")
         tenants.create_project(connection, tenant_id=tenant_id, name=f"{MARK} project")
-        made = keys.create(connection, tenant_id=tenant_id, name=f"{MARK} key")
-        keys.create(connection, tenant_id=tenant_id, name=f"{MARK} again")
-        webhooks.create(connection, url=f"https://{MARK}.example.org/", tenant_id=tenant_id)
+        made = keys.create_key(connection, tenant_id=tenant_id, name=f"{MARK} key")
+        keys.create_key(connection, tenant_id=tenant_id, name=f"{MARK} again")
+        webhooks.create_webhook(connection, url=f"https://{MARK}.example.org/", tenant_id=tenant_id)
         register(connection, name=f"{MARK}-style", tenant_id=tenant_id, digest="ab" * 32, model="model-a")
         after = {"name": MARK}
-        audit_log.record(connection, actor="me", action="a.b", object_id="x", tenant_id=tenant_id, after=after)
+        audit_log.add_audit_line(connection, actor="me", action="a.b", object_id="x", tenant_id=tenant_id, after=after)
         return made.key.id
 
     key_id = database.write_sync(insert)
     budget = books.budget(10_000)
     ledger = Ledger(database, "gw_1")
     database.write_sync(
-        lambda c: budgets.create(
+        lambda c: budgets.create_budget(
             c,
             tenant_id=tenant_id,
             scope="key",

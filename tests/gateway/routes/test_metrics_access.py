@@ -37,7 +37,7 @@ def test_nobody_reads_them_without_a_key(stack: Stack) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_whoever_may_read_the_engine_reads_them(stack: Stack, role: Role) -> None:
     tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
     assert asked(stack, made).status_code == (403 if role == "tenant_admin" else 200)
 
 

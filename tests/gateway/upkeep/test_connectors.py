@@ -107,7 +107,7 @@ async def test_stripe_has_each_hour_once(
     use(books, HOURS_AGO)
     fold(books, HOURS_AGO)
     assert await one.push_due() == 0, "usage from before the connector's first run is not pushed"
-    unknown = books.database.write_sync(lambda c: tenants.create(c, slug="b", name="B", tier="batch"))
+    unknown = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="b", name="B", tier="batch"))
     account(books, books.tenant.id, "cus_acme")
     for made in (5, 6):
         use(books, HOURS_AGO + SECOND, prompt=10, cached=4, made=made)
@@ -181,7 +181,7 @@ def test_a_refusal_does_not_settle_an_earlier_attempt_without_an_answer(sqlite_b
     for at, certain in ((0, False), (30, True), (59, True)):
         [event] = claim(NOW + at * 60 * SECOND)
         failure = PushFailure("it failed", certain=certain)
-        write(lambda c, event=event, failure=failure: connectors.record(c, "stripe", [(event, failure)]))
+        write(lambda c, event=event, failure=failure: connectors.record_push_results(c, "stripe", [(event, failure)]))
     assert claim(NOW + 61 * 60 * SECOND) == []
     [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
     assert found.stuck == 1
@@ -242,10 +242,12 @@ def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> 
     first = claim(NOW)
     assert [event.attempt for event in first] == [1, 1]
     unsure, refused = PushFailure("no answer", certain=False), PushFailure("it answered 400", certain=True)
-    write(lambda c: connectors.record(c, "stripe", [(first[0], unsure), (first[1], refused)], lambda _: NOW))
+    write(
+        lambda c: connectors.record_push_results(c, "stripe", [(first[0], unsure), (first[1], refused)], lambda _: NOW)
+    )
     again = claim(NOW + 2 * HOUR)
     assert [event.identifier for event in again] == [first[1].identifier], "the other one may have arrived"
-    write(lambda c: connectors.record(c, "stripe", [(again[0], None)], lambda _: NOW))
+    write(lambda c: connectors.record_push_results(c, "stripe", [(again[0], None)], lambda _: NOW))
     [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
     assert (found.stuck, found.waiting, found.retrying) == (1, 1, 0)
     assert "too long ago" in (found.stuck_reason or "")
@@ -254,8 +256,10 @@ def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> 
     assert write(lambda c: connectors.release(c, "stripe")) == 1
     [last] = claim(NOW + 3 * HOUR)
     assert (last.identifier, last.tokens) == (first[0].identifier, first[0].tokens)
-    write(lambda c: connectors.record(c, "stripe", [(last, None)], lambda _: NOW))
-    write(lambda c: connectors.record(c, "stripe", [(last, None)], lambda _: NOW))  # by a gateway that was slow
+    write(lambda c: connectors.record_push_results(c, "stripe", [(last, None)], lambda _: NOW))
+    write(
+        lambda c: connectors.record_push_results(c, "stripe", [(last, None)], lambda _: NOW)
+    )  # by a gateway that was slow
     assert sound(books)
     use(books, HOURS_AGO, prompt=1, made=1)
     fold(books, NOW)

@@ -65,7 +65,7 @@ class Gateways:
 
     def make_webhook(self, url: str, *, sealed: bytes | None = None, **fields: Any) -> webhooks.MadeWebhook:
         def make(connection: sa.Connection) -> webhooks.MadeWebhook:
-            made = webhooks.create(connection, url=url, events=("problems",), **fields)
+            made = webhooks.create_webhook(connection, url=url, events=("problems",), **fields)
             if sealed is not None:
                 webhooks.set_routing_key(connection, made.webhook.id, sealed)
             return made
@@ -305,7 +305,7 @@ async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
     watched: Watched, endpoint: Endpoint
 ) -> None:
     """Two hosts, the second one with two workers: each host sends it, with one id."""
-    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watched.direct.write_sync(lambda c: webhooks.create_webhook(c, url=endpoint.url, events=("problems",)))
     places = [("gw_a", WorkerIndex()), ("gw_b", WorkerIndex(0, 2)), ("gw_c", WorkerIndex(1, 2))]
     watches = [watched.watch(name, place, lambda: ("ok", "")) for name, place in places]
 
@@ -340,7 +340,7 @@ async def test_a_database_that_does_not_answer_is_sent_too(
     watched: Watched, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.upkeep.problem_watch.READ_S_MAX", 0.2)
-    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watched.direct.write_sync(lambda c: webhooks.create_webhook(c, url=endpoint.url, events=("problems",)))
     watch = watched.watch("gw_a", WorkerIndex(), lambda: ("ok", ""))
     while not watch._known:  # the first read connects, and may take longer
         await watch.run_once()
@@ -360,7 +360,7 @@ def test_two_gateways_send_one_event_for_a_lost_engine(
 ) -> None:
     stack = make_stack(postgres_url, toml=TOML.format(after_s=0.5))
     stack.start_more_gateways(1)
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     made = []
     for fields in ({}, {"format": "slack"}, {"format": "pagerduty", "routing_key": ROUTING_KEY}):
@@ -411,7 +411,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_wrong_webhook_is_refused_with_the_field_and_the_allowed_values(
     stack: Stack, fields: dict[str, Any], param: str, allowed: str
 ) -> None:
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     body = {"url": "https://example.org/hook", **fields}
     answer = httpx.post(f"{stack.url}/v1/admin/webhooks", headers=headers, json=body, timeout=30)

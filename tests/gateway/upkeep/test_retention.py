@@ -116,7 +116,7 @@ async def test_the_audit_log(
     known = CheckpointSigner(SECRETS).known
     found = database.read_sync(lambda c: audit_chain.verify(c, known, [kept]))
     assert (found.finding, found.lines, found.pruned_to, found.unhashed) == (None, 2, 3, 0)
-    database.write_sync(lambda c: audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    database.write_sync(lambda c: audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x"))
     await Retention(database, config, SECRETS).run_once()
     assert len(read_checkpoints(config.audit_checkpoints_file)) == 1, "no checkpoint is due"
 
@@ -168,7 +168,7 @@ async def test_ended_batches_without_files(database: Database, tmp_path: Path, m
         "endpoint": "/v1/completions",
     }
     values |= {"completion_window": "24h", "created_at": 1, "deadline_at": 2, "lines": 0, "enqueued_tokens": 0}
-    database.write_sync(lambda c: webhooks.create(c, url="https://example.org/", events=["batches"]))
+    database.write_sync(lambda c: webhooks.create_webhook(c, url="https://example.org/", events=["batches"]))
     for number in range(9):
         fields: dict[str, Any] = {"id": f"batch_{number}", "input_file_id": "file-removed", "status": "completed"}
         fields |= {"ended_at": now - (61 if number < 8 else 59) * DAY}

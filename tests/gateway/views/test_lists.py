@@ -89,7 +89,7 @@ def test_each_row_once_and_in_order(
 
     def make(connection: sa.Connection) -> str:
         slug = f"t{chance.getrandbits(60):x}{time.monotonic_ns():x}"
-        tenant = tenants.create(connection, slug=slug, name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=slug, name="t", tier="batch")
         if count:
             some(connection, tenant.id, count, chance)
         return tenant.id
@@ -118,9 +118,9 @@ def test_each_row_once_and_in_order(
 
 def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
     def make(connection: sa.Connection) -> str:
-        tenant = tenants.create(connection, slug=f"s{time.monotonic_ns():x}", name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=f"s{time.monotonic_ns():x}", name="t", tier="batch")
         for name in ("Checkout", "check 100%", "check_in", "other"):
-            keys.create(connection, tenant_id=tenant.id, name=name)
+            keys.create_key(connection, tenant_id=tenant.id, name=name)
         return tenant.id
 
     tenant_id = database.write_sync(make)
@@ -165,7 +165,7 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
     chance = random.Random(1)
 
     def make(connection: sa.Connection) -> str:
-        tenant = tenants.create(connection, slug=f"q{time.monotonic_ns():x}", name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=f"q{time.monotonic_ns():x}", name="t", tier="batch")
         for _ in range(KEYS // 500):
             some(connection, tenant.id, 500, chance)
         return tenant.id
@@ -208,8 +208,8 @@ def steady(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_list_is_searched_and_sorted(stack: Stack) -> None:
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="lister", kind="admin"))
-    stack.write(lambda c: audit_log.record(c, actor="lists", action="list.try", object_id="Findable_1"))
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="lister", kind="admin"))
+    stack.write(lambda c: audit_log.add_audit_line(c, actor="lists", action="list.try", object_id="Findable_1"))
     browser = Browser(stack.url)
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     spec = browser.get("/schema/openapi.json").json()["paths"]

@@ -41,7 +41,7 @@ class Books:
         self, limit: int, *, unit: Unit = "tokens", period: Period = "total", key: str | None = None
     ) -> budgets.Budget:
         return self.database.write_sync(
-            lambda connection: budgets.create(
+            lambda connection: budgets.create_budget(
                 connection,
                 tenant_id=self.tenant.id,
                 scope="key" if key else "tenant",
@@ -155,7 +155,7 @@ def make_books(url: str) -> Books:
     """Make books in an empty, migrated database."""
     database = Database(url)
     tenant = database.write_sync(
-        lambda connection: tenants.create(connection, slug="acme", name="Acme", tier="premium")
+        lambda connection: tenants.create_tenant(connection, slug="acme", name="Acme", tier="premium")
     )
     database.write_sync(
         lambda connection: prices.publish(

@@ -23,7 +23,7 @@ HOUR = 3_600_000_000
 
 def second_tenant(books: Books, name: str = "Globex", zone: str = "UTC") -> Tenant:
     return books.database.write_sync(
-        lambda c: tenants.create(c, slug="globex", name=name, tier="standard", time_zone=zone)
+        lambda c: tenants.create_tenant(c, slug="globex", name=name, tier="standard", time_zone=zone)
     )
 
 
