@@ -58,7 +58,7 @@ def work(database: Database, export_id: str, gateway_id: str, directory: Path, b
         made = database.read_sync(
             lambda c: export.run(c, job.spec, directory, bytes_max=bytes_max, progress=watch.progress)
         )
-        mine = database.write_sync(lambda c: jobs.finish(c, export_id, gateway_id, made))
+        mine = database.write_sync(lambda c: jobs.finish_export(c, export_id, gateway_id, made))
     except ExportCancelled as error:
         return _report(error, EXIT_STOPPED)
     except (BillingRefused, BooksDiffer, MissingLibrary, ExportTooLarge) as error:

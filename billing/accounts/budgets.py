@@ -216,7 +216,7 @@ def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Bud
     ]
 
 
-def states(
+def list_budget_states(
     connection: sa.Connection,
     *,
     tenant_id: str | None = None,
@@ -289,7 +289,7 @@ def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock =
     counters = {(row.budget_id, row.window_start): (row.posted, row.held) for row in connection.execute(query)}
     starts = {budget.id: window_start(budget.period, now, zones[budget.tenant_id]) for budget in found}
     templates = {budget.id: starts[budget.id] for budget in found if budget.per_end_user}
-    numbers = end_users.counts(connection, templates)
+    numbers = end_users.count_end_users(connection, templates)
     result = []
     for budget in found:
         zone, start = zones[budget.tenant_id], starts[budget.id]

@@ -150,7 +150,7 @@ def change_budgets(connection: sa.Connection, template_id: str, values: Mapping[
     connection.execute(sa.update(_budgets).where(of_template).values(dict(values)))
 
 
-def counts(connection: sa.Connection, starts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def count_end_users(connection: sa.Connection, starts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """For each template id, with the start of its present window: the number of its end users, and the number that
     have used or held more than NEAR_PERCENT of their limit."""
     limit = _budgets.c.limit_amount
@@ -186,7 +186,7 @@ class EndUserState(msgspec.Struct, frozen=True):
         return self.limit_amount - self.used - self.held
 
 
-def states(
+def query_end_user_states(
     connection: sa.Connection,
     template_id: str,
     tenant_id: str,

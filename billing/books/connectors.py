@@ -122,7 +122,7 @@ def collect(connection: sa.Connection, name: str, *, limit: int = COLLECT_MAX) -
     return bool(upto < folded)
 
 
-def claim(
+def claim_push_events(
     connection: sa.Connection,
     name: str,
     *,
@@ -244,7 +244,7 @@ def accounts(connection: sa.Connection, name: str) -> dict[str, str]:
     return {row.tenant_id: row.accounts[name] for row in connection.execute(query) if name in row.accounts}
 
 
-def states(
+def list_connector_states(
     connection: sa.Connection, *, after_s: float, needs_account: Collection[str] = (), clock: Clock = database_now
 ) -> list[ConnectorState]:
     """All connectors that have run, by name. `needs_account`: the names of connectors that push only for tenants

@@ -155,7 +155,7 @@ def is_kept(within: int, of: int) -> bool:
     return 100 * within >= round(100 * OBJECTIVE) * of
 
 
-def report(connection: sa.Connection, query: SlaQuery, tiers: Iterable[str] = ()) -> SlaReport:
+def make_sla_report(connection: sa.Connection, query: SlaQuery, tiers: Iterable[str] = ()) -> SlaReport:
     """`tiers`: each has a group even without requests, in this order, if the groups are tiers; groups of other tiers
     follow. Raises InvalidValue."""
     zone_name = query.time_zone or _zone_of(connection, query.tenant_id)

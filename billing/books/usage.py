@@ -125,10 +125,10 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
 _SELECT = sa.select(*(column for column in _usage.c if column.name != "engine_epoch"))
 
 
-def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
+def sum_usage(connection: sa.Connection, which: UsageFilter) -> Totals:
     """Sums over all matching requests up to now; complete hours are read from the roll-ups."""
     report_filter = which.which()
-    rows = reports.totals(connection, report_filter)
+    rows = reports.sum_by_currency(connection, report_filter)
     names = (
         "requests", "cached_input_tokens", "output_tokens", "embedding_tokens", "made_tokens", "discarded_tokens",
         "preemptions", "swapped_tokens",

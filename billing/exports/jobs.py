@@ -132,7 +132,7 @@ def query_exports(
     return select_page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
-def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
+def cancel_export(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
     """Cancel a queued or running job, or mark the file of a done job as removed. A job in another state does not
     change. Raises RowNotFound."""
     job = get_export(connection, export_id)
@@ -166,12 +166,14 @@ def _head(now: int) -> sa.Select[Any]:
 
 
 def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
-    """Whether `claim` would find a job; a cheap query."""
+    """Whether `claim_export` would find a job; a cheap query."""
     head = connection.execute(_head(clock(connection))).one_or_none()
     return head is not None and bool(head.free)
 
 
-def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
+def claim_export(
+    connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now
+) -> ExportJob | None:
     """Claim the oldest active job, unless a live gateway runs it: one job runs at a time. Returns None if there is no
     job to claim. A job that has been started ATTEMPTS_MAX times is marked as failed."""
     now = clock(connection)
@@ -212,7 +214,7 @@ def record_progress(
     return connection.execute(change).rowcount == 1
 
 
-def finish(
+def finish_export(
     connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
 ) -> bool:
     """Mark the job as done. Returns False as `record_progress` does."""
@@ -235,7 +237,7 @@ def finish(
     return True
 
 
-def fail(
+def fail_export(
     connection: sa.Connection,
     export_id: str,
     gateway_id: str,

@@ -98,7 +98,7 @@ def add_audit_line(
         before=msgspec.to_builtins(before),
         after=msgspec.to_builtins(after),
     )
-    audit_chain.append(connection, head, [connection.execute(insert.returning(audit_log)).one()])
+    audit_chain.append_to_chain(connection, head, [connection.execute(insert.returning(audit_log)).one()])
 
 
 def list_audit_lines(

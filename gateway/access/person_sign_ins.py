@@ -131,7 +131,7 @@ class PersonSignIns:
         identity = finished.identity
         revision.lock(connection)  # before any row, as every write that the audit log records
         try:
-            person_sessions.spend(connection, "state", finished.state, START_S_MAX + SKEW_S)
+            person_sessions.spend_token(connection, "state", finished.state, START_S_MAX + SKEW_S)
         except Spent:
             raise SignInStateUsed("This sign-in was used already (state).") from None
         grant = people.grant_of(connection, self._section.groups, identity.groups)
@@ -231,7 +231,7 @@ class PersonSignIns:
         def end(connection: sa.Connection) -> None:
             revision.lock(connection)
             if (person := people.get_person(connection, session.person_id)) is not None:
-                person_sessions.end(connection, session.id, person, request_id)
+                person_sessions.end_session(connection, session.id, person, request_id)
 
         await self._database.write_in_background(end)
 
@@ -244,7 +244,7 @@ class PersonSignIns:
 
         def end(connection: sa.Connection) -> int:
             revision.lock(connection)
-            person_sessions.spend(connection, "logout", logout.token_id, LOGOUT_TOKEN_S + 2 * SKEW_S)
+            person_sessions.spend_token(connection, "logout", logout.token_id, LOGOUT_TOKEN_S + 2 * SKEW_S)
             if logout.subject is not None:
                 named = people.by_subject(connection, issuer, logout.subject)
                 ended = [] if named is None else [named]

@@ -267,7 +267,7 @@ def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> No
         return
     session = person_sessions.by_cookie(connection, _hash(cookie))
     if session is not None and (person := people.get_person(connection, session.person_id)) is not None:
-        person_sessions.end(connection, session.id, person, request_id)
+        person_sessions.end_session(connection, session.id, person, request_id)
 
 
 def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_id: str, request_id: str) -> None:

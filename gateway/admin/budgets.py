@@ -114,12 +114,12 @@ def end_user_states(
     if budget is None or not budget.active or not budget.per_end_user or not actor.sees(budget.tenant_id):
         raise RowNotFound(f"there is no budget for each end user with the id {budget_id!r}")
     digest = None if digest_in is None else digest_in(budget.tenant_id)
-    return end_users.states(
+    return end_users.query_end_user_states(
         connection, budget.id, budget.tenant_id, budget.period, list_query, database_now(connection), digest
     )
 
 
 def budget_state(connection: sa.Connection, budget: Budget) -> BudgetState:
     """An active budget in its present window."""
-    states = budgets.states(connection, scope_id=budget.scope_id)
+    states = budgets.list_budget_states(connection, scope_id=budget.scope_id)
     return next(state for state in states if state.budget.id == budget.id)

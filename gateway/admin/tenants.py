@@ -161,7 +161,7 @@ class TenantWrites:
         if _is_erased(connection, before.id):
             raise InvalidValue("the tenant is erased already", "tenant")
         erasure = Erasure(new_id("era"), before.id, database_now(connection))
-        erasure_file.append(self._writes.config.erasures_file, [erasure])
+        erasure_file.append_erasures(self._writes.config.erasures_file, [erasure])
         self.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
         return erasure
 

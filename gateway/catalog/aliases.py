@@ -47,7 +47,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
         return any(part.weight and part.model in models for part in self.models)
 
 
-def configured(config: Config) -> dict[str, Alias]:
+def configured_aliases(config: Config) -> dict[str, Alias]:
     """The aliases of laneway.toml by name: its `[[aliases]]` tables, and the `aliases` of its models."""
     found = [_of_section(section) for section in config.aliases]
     for model in config.models:
@@ -77,7 +77,7 @@ def list_aliases(connection: sa.Connection) -> list[Alias]:
 
 def in_force(connection: sa.Connection, config: Config) -> dict[str, Alias]:
     """Name → alias: all rows, and the aliases of laneway.toml without a row."""
-    found = configured(config) | {alias.name: alias for alias in list_aliases(connection)}
+    found = configured_aliases(config) | {alias.name: alias for alias in list_aliases(connection)}
     return dict(sorted(found.items()))
 
 

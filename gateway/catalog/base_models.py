@@ -92,7 +92,7 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
 # ---- reading
 
 
-def configured(config: Config) -> list[BaseModel]:
+def configured_models(config: Config) -> list[BaseModel]:
     """The models of laneway.toml, without a database. Their `tenants` are then unknown ids, so a restricted model is
     returned with an empty list: no tenant may call it."""
     return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]

@@ -78,7 +78,7 @@ class Router:
         self._now_s = now_s
         self._engine_models = engine_models
         self._capabilities = capabilities
-        self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
+        self._aliases: Mapping[str, Alias] = alias_rows.configured_aliases(config)
         self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of the models in cheapest aliases, latest first
 
     async def reload(self) -> None:

@@ -32,7 +32,7 @@ from gateway.admin.refusals import REFUSALS
 from gateway.admin.writes import Actor
 from gateway.catalog import adapters as adapter_rows
 from gateway.catalog.adapters import Registration
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.commands.start_steps import StartProgress
 from gateway.config.file import Config
 from gateway.config.private_files import write_private
@@ -249,7 +249,7 @@ class Seed:
 def example_adapters(config: Config, examples: Path) -> dict[Path, AdapterBase]:
     """Directory → base model, of the example adapters whose base model is served."""
     paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
-    bases = {path: base_named(config, configured(config), path) for path in paths}
+    bases = {path: base_named(config, configured_models(config), path) for path in paths}
     return {path: base for path, base in bases.items() if base is not None}
 
 

@@ -105,7 +105,7 @@ def restore(
         missing_adapters=summary.missing_adapters,
     )
     if replace:
-        erasure_file.append(config.erasures_file, _erasures_of_replaced(config.database_url))
+        erasure_file.append_erasures(config.erasures_file, _erasures_of_replaced(config.database_url))
     target = _restored_sqlite if kind == "sqlite" else _restored_postgres
     with target(config, archive, report, replace, step, on_bytes) as url:
         with step("the schema"):
@@ -115,7 +115,7 @@ def restore(
             with step("erasures since the backup"):
                 beside = archive.path.parent / erasure_file.FILE
                 known = database.read_sync(lambda c: all_erasures(c, config, beside)) + _erasures_in(archive)
-                erasure_file.append(config.erasures_file, known)  # an older archive may be restored here later
+                erasure_file.append_erasures(config.erasures_file, known)  # an older archive may be restored here later
                 erased = database.write_sync(lambda c: replay(c, config, known))
                 report = msgspec.structs.replace(report, erased=erased)
             with step("journals of this host"):
@@ -278,7 +278,7 @@ def _erasures_in(archive: Archive) -> list[Erasure]:
     if not any(member.name == ERASURES for member in archive.manifest.members):
         return []
     with archive.open_member(ERASURES) as source:
-        return erasure_file.parse(source.read(), f"{archive.path}, {ERASURES}")
+        return erasure_file.parse_erasures(source.read(), f"{archive.path}, {ERASURES}")
 
 
 # ---- files

@@ -83,7 +83,7 @@ class ConnectorPusher:
     def _claim(self, connection: sa.Connection) -> tuple[list[PushEvent], dict[str, str]]:
         section = self._section
         accounts = connectors.accounts(connection, section.name)
-        events = connectors.claim(
+        events = connectors.claim_push_events(
             connection,
             section.name,
             after_s=section.after_s,

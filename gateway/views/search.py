@@ -69,7 +69,7 @@ class Searcher:
         ]
         found: list[SearchHit] = []
         for area, find in kinds:
-            if roles.may(self._role, area, "read"):
+            if roles.is_permitted(self._role, area, "read"):
                 found += find(connection, text)
         return _with_slugs(connection, found)
 

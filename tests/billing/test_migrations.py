@@ -31,7 +31,7 @@ from billing.proofs.engine_books import EngineCount
 from billing.proofs.imbalances import Imbalance
 from billing.tables import metadata
 from gateway.catalog import adapters, base_models
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
 from support.billing.books import Books, make_books, settlement
 from support.paths import REPO
@@ -66,7 +66,7 @@ def test_upgrading_again_changes_nothing(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.write_sync(revision.bump)
     upgrade(empty_database_url)
-    assert database.read_sync(revision.read) == 1
+    assert database.read_sync(revision.read_revision) == 1
     database.close()
 
 
@@ -193,7 +193,7 @@ def test_models_added_before_there_were_formats_have_the_defaults(empty_database
         )
     upgrade(empty_database_url)
     with engine.connect() as connection:
-        found = base_models.model_named(connection, parse(b"", Path("/"), "test", {}), "m")
+        found = base_models.model_named(connection, parse_gateway_config(b"", Path("/"), "test", {}), "m")
     assert (found.dtype, found.quantize, found.kv_dtype) == ("bfloat16", "none", "auto")
 
 
@@ -345,7 +345,7 @@ def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
         connection.exec_driver_sql("UPDATE revision SET number = 41")
     upgrade(empty_database_url)
     database = Database(empty_database_url)
-    assert database.read_sync(revision.read) == 41
+    assert database.read_sync(revision.read_revision) == 41
     assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
     database.write_sync(lambda c: revision.bump(c, revision.Change("keys", "ten_1")))
     assert database.read_sync(lambda c: revision.changes_since(c, 41, 42)) == [revision.Change("keys", "ten_1")]

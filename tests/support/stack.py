@@ -25,7 +25,7 @@ from gateway import errors
 from gateway.access import keys
 from gateway.access.keys import Key, MadeKey
 from gateway.catalog import adapters as adapter_rows
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from migrations.upgrade import upgrade
 from support.forked import Started, start_process
 from support.ports import free_port
@@ -104,7 +104,7 @@ class Stack:
 
     @property
     def config(self) -> Config:
-        return parse(self.config_file.read_bytes(), self.directory, "test", {})
+        return parse_gateway_config(self.config_file.read_bytes(), self.directory, "test", {})
 
     @property
     def log_file(self) -> Path:

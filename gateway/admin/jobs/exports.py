@@ -27,7 +27,7 @@ class ExportWrites:
         """Cancel an export that runs; of a completed one, delete the file."""
         self._writes.lock(connection)
         before = export_of(connection, export_id, self._writes.actor)
-        return self._writes.record(connection, "export.end", before, jobs.cancel(connection, export_id))
+        return self._writes.record(connection, "export.end", before, jobs.cancel_export(connection, export_id))
 
 
 def export_of(connection: sa.Connection, export_id: str, actor: Actor) -> ExportJob:

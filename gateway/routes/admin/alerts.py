@@ -76,7 +76,7 @@ class WebhookController(Controller):
             return webhooks.list_webhooks(connection, visible_tenant(connection, by, tenant))
 
         def view(webhook: webhooks.Webhook) -> WebhookView:
-            return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
+            return WebhookView.of(webhook if roles.is_permitted(by.role, "alerts", "write") else webhook.redacted())
 
         found = await services.database.read(query)
         return make_page(after_id(found, after), limit, view, lambda webhook: webhook.id)
@@ -85,7 +85,7 @@ class WebhookController(Controller):
     async def get_webhook(self, services: Services, by: Actor, webhook_id: str) -> WebhookView:
         """One webhook, without its secrets."""
         found = await services.database.read(lambda c: seen_webhook(c, webhook_id, by))
-        return WebhookView.of(found if roles.may(by.role, "alerts", "write") else found.redacted())
+        return WebhookView.of(found if roles.is_permitted(by.role, "alerts", "write") else found.redacted())
 
     @patch("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def change_webhook(

@@ -68,7 +68,7 @@ async def usage_totals(
     """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
     `batch`: `any` selects lines of batches, `none` all other requests."""
     which = _filter(project_id, key_id, model, adapter, tier, tags, batch, start_time, end_time)
-    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
+    return await services.database.report(lambda c: usage.sum_usage(c, _of_tenant(c, which, by, tenant)))
 
 
 @get("/usage/requests", opt={"route": "/v1/admin/usage/requests", "area": "usage"})

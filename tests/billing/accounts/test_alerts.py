@@ -62,7 +62,7 @@ async def test_a_soft_budget_refuses_nothing_and_warns_once(books: Books, ledger
     await use(books, ledger, 200)
     assert told(books) == [(50, 50), (100, 100), (150, 300)]
     assert books.state(budget) == (300, 0)
-    [state] = books.database.read_sync(budgets.states)
+    [state] = books.database.read_sync(budgets.list_budget_states)
     assert state.left == -200
     books.assert_sound()
 

@@ -79,7 +79,7 @@ def test_listed_in_pages_by_slug(books: Books) -> None:
 
 def test_changes(books: Books) -> None:
     tenant_id = books.tenant.id
-    before = books.database.read_sync(revision.read)
+    before = books.database.read_sync(revision.read_revision)
 
     def write(**arguments: Any) -> tenants.Tenant:
         return books.database.write_sync(lambda connection: tenants.update_tenant(connection, tenant_id, **arguments))
@@ -93,11 +93,11 @@ def test_changes(books: Books) -> None:
     assert write(name="Acme").share_weight == 2.5
     assert books.database.write_sync(lambda c: tenants.suspend(c, tenant_id)).status == "suspended"
     assert books.database.write_sync(lambda c: tenants.resume(c, tenant_id)).status == "active"
-    assert books.database.read_sync(revision.read) == before + 7
+    assert books.database.read_sync(revision.read_revision) == before + 7
     with pytest.raises(InvalidValue):
         write(name="")
     with pytest.raises(InvalidValue, match="is 0; it must be over 0 and at most 1000"):
         write(share_weight=0.0)
     with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: tenants.suspend(c, "ten_none"))
-    assert books.database.read_sync(revision.read) == before + 7
+    assert books.database.read_sync(revision.read_revision) == before + 7

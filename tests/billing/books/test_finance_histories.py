@@ -30,7 +30,7 @@ from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotPossibleYet
 from billing.exports import export, labels
 from billing.exports.export import ExportSpec
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from billing.ledger.messages import Held, HoldRequest, Settlement
 from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import reconcile
@@ -308,7 +308,7 @@ class History:
                 spec = ExportSpec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)
                 made = self.database.read_sync(lambda c, spec=spec: export.run(c, spec, directory, bytes_max=1 << 30))
                 assert sum(made.billed.values(), Decimal(0)).scaleb(12) == self.closed[month.month]
-                assert kind == "events" or check(directory / made.file).musts == 0
+                assert kind == "events" or check_focus_file(directory / made.file).musts == 0
 
     def pages(self, which: ReportFilter, width: Any, group_by: Any) -> list[reports.GroupSums]:
         rows: list[reports.GroupSums] = []

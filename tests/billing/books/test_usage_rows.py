@@ -35,7 +35,7 @@ async def other(books: Books) -> tenants.Tenant:
 
 def test_totals(books: Books, other: tenants.Tenant) -> None:
     def totals(which: UsageFilter) -> usage.Totals:
-        return books.database.read_sync(lambda connection: usage.totals(connection, which))
+        return books.database.read_sync(lambda connection: usage.sum_usage(connection, which))
 
     everything = totals(UsageFilter())
     assert (everything.requests, everything.prompt_tokens, everything.completion_tokens) == (9, 90, 36)
@@ -121,7 +121,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
         lambda connection: usage.list_usage_rows(connection, UsageFilter(tier="premium"))
     )
     assert premium.queue_device_s == {}
-    totals = books.database.read_sync(lambda connection: usage.totals(connection, which))
+    totals = books.database.read_sync(lambda connection: usage.sum_usage(connection, which))
     assert (totals.device_s, totals.preemptions, totals.swapped_tokens) == (3.0, 3, 7)
     assert totals.recomputed == {"premium": Recompute(40, 0.75), "standard": Recompute(5, 0.125)}
     # What a margin report sums: all device time, at the tier that caused it.
@@ -133,7 +133,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     assert dict(map(tuple, by_cause)) == {"batch": 3.0, "premium": 4.75, "standard": 0.125}
 
     books.database.write_sync(rollups.fold_usage)
-    assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
+    assert books.database.read_sync(lambda connection: usage.sum_usage(connection, which)) == totals
     [period] = books.database.read_sync(periods.list_periods)
     found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_picos=lambda _: 1000))
     assert {one.tier: (one.device_s, one.preemption_s, one.preempted_tokens) for one in found.tiers} == {

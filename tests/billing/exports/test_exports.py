@@ -25,7 +25,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.exports import amounts, events, export, labels, writers
 from billing.exports.amounts import FORMULA, decimal_text, precise_moment_text
 from billing.exports.export import BooksDiffer, ExportCancelled, ExportSpec, ExportTooLarge, MissingLibrary
-from billing.focus.checker import UnreadableFile, check
+from billing.focus.checker import UnreadableFile, check_focus_file
 from billing.focus.manifest import Manifest
 from support.billing.books import Books, settlement
 from support.billing.exports import (
@@ -114,7 +114,7 @@ def test_a_closed_month_is_the_ledgers_to_the_last_unit_and_twice_the_same(
         )
         billed += total
         if kind == "focus":
-            report = check(path)
+            report = check_focus_file(path)
             assert (report.findings, report.manifest) == ([], f"{made.file}.manifest.json")
         assert sorted(entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")) == []
     assert billed == ledger_picos(books, books.tenant.id)
@@ -217,7 +217,7 @@ def test_a_tenants_export_holds_nothing_of_another(books: Books, tmp_path: Path,
     assert picos(str(made.billed["USD"])) == total
     assert len(made.invoices) == 2
     if kind == "focus":
-        assert check(tmp_path / "all" / made.file).findings == []
+        assert check_focus_file(tmp_path / "all" / made.file).findings == []
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
@@ -238,7 +238,7 @@ def test_an_hour_in_two_months_is_in_both_with_its_part(books: Books, tmp_path: 
     spans = []
     for month in ("2031-02", "2031-03"):
         made = run(books, tmp_path, spec(books, month=month))
-        assert check(tmp_path / made.file).findings == []
+        assert check_focus_file(tmp_path / made.file).findings == []
         spans += [
             (row["ChargePeriodStart"][8:16], row["ChargePeriodEnd"][8:16]) for row in rows_of(tmp_path / made.file)[:1]
         ]
@@ -270,7 +270,7 @@ def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_pat
         # FOCUS's own columns are ASCII, whose escapes no spreadsheet computes.
         own = bad if bad.isascii() else json.dumps(bad)[1:-1]
         assert row["BillingAccountName"] == row["ProviderName"] == (f"'{own}" if own.startswith(FORMULA) else own)
-    report = check(tmp_path / made.file)
+    report = check_focus_file(tmp_path / made.file)
     assert (report.findings, report.sound) == ([], True)
     for format_ in ("jsonl", "parquet"):  # nothing computes these: the name as it is
         asked = spec(books, format_)
@@ -306,7 +306,7 @@ def test_a_closed_month_keeps_the_names_of_its_first_export(books: Books, tmp_pa
     assert made.provisional
     assert rows_of(tmp_path / made.file)[0]["BillingAccountName"] == "Acme Holding"
     assert rows_of(tmp_path / made.file)[0]["InvoiceId"] is None
-    assert check(tmp_path / made.file).sound
+    assert check_focus_file(tmp_path / made.file).sound
 
 
 def test_an_export_under_way_sees_one_moment_of_the_ledger(
@@ -397,8 +397,8 @@ def test_parquet_without_its_library_is_refused(
         run(books, tmp_path / "again", spec(books, "parquet"))
     assert list((tmp_path / "again").iterdir()) == []
     with pytest.raises(UnreadableFile, match=r"install laneway\[exports\]"):
-        check(tmp_path / "out" / made.file)
-    assert check(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
+        check_focus_file(tmp_path / "out" / made.file)
+    assert check_focus_file(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
 
 
 def test_parquet_holds_numbers_of_64_bits(tmp_path: Path) -> None:
@@ -502,4 +502,4 @@ def test_tags_name_the_key_and_the_project(sqlite_books: Books, tmp_path: Path, 
     tags = {row["x_KeyId"]: row["Tags"] for row in rows_of(tmp_path / made.file)}
     assert json.loads(tags["key_a"]) == {"laneway/key": "crawler", "laneway/project": '=search "1"'}
     assert tags["key_unnamed"] is None
-    assert check(tmp_path / made.file).findings == []
+    assert check_focus_file(tmp_path / made.file).findings == []

@@ -138,7 +138,7 @@ def test_invoice_reports_and_corrections_tell_embeddings_apart(books: Books) -> 
         "model-a, input": (0, 7 * INPUT),
         "model-a, output": (0, 5 * OUTPUT),
     }
-    totals = books.database.read_sync(lambda c: usage.totals(c, UsageFilter(tenant_id=books.tenant.id)))
+    totals = books.database.read_sync(lambda c: usage.sum_usage(c, UsageFilter(tenant_id=books.tenant.id)))
     assert (totals.requests, totals.prompt_tokens, totals.embedding_tokens) == (2, 18, 8)
     assert books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-01")).sound
     assert books.database.read_sync(reconcile.reconcile_all).sound

@@ -50,7 +50,7 @@ class EndUsers:
     def states(self, template: Budget, digest: str | None = None, **query: Any) -> list[EndUserState]:
         wanted = ListQuery(**{"sort": "-used"} | query)
         return self.database.read_sync(
-            lambda c: end_users.states(
+            lambda c: end_users.query_end_user_states(
                 c, template.id, template.tenant_id, template.period, wanted, database_now(c), digest
             )
         ).items
@@ -60,7 +60,7 @@ class EndUsers:
         return state.used, state.held
 
     def shown(self) -> list[BudgetState]:
-        return self.database.read_sync(lambda c: budgets.states(c, tenant_id=self.books.tenant.id))
+        return self.database.read_sync(lambda c: budgets.list_budget_states(c, tenant_id=self.books.tenant.id))
 
     def change(self, template: Budget, limit: int) -> None:
         self.database.write_sync(lambda c: budgets.change_budget(c, template.id, limit_amount=limit))
@@ -84,7 +84,7 @@ def ledger(books: Books) -> Ledger:
 async def test_each_end_user_has_the_limit(users: EndUsers, ledger: Ledger) -> None:
     template = users.template(150)
     tenants_own = users.books.budget(10_000)
-    before = users.database.read_sync(revision.read)
+    before = users.database.read_sync(revision.read_revision)
     first, second = users.request(ANN), users.request(ANN)
     assert isinstance(await ledger.hold(first), Held)
     clamped = await ledger.hold(second)
@@ -98,7 +98,7 @@ async def test_each_end_user_has_the_limit(users: EndUsers, ledger: Ledger) -> N
     other, nameless = users.request(BOB), users.request(None)
     assert isinstance(await ledger.hold(other), Held)
     assert isinstance(await ledger.hold(nameless), Held)
-    assert users.database.read_sync(revision.read) == before, "no gateway reloads because an end user is new"
+    assert users.database.read_sync(revision.read_revision) == before, "no gateway reloads because an end user is new"
 
     await ledger.settle(settlement(first, 40))
     await ledger.settle(settlement(second, 40))

@@ -337,7 +337,7 @@ class History:
     def examine(self) -> None:
         """The database's sums are the auditor's."""
         states = self.database.read_sync(
-            lambda connection: budgets.states(
+            lambda connection: budgets.list_budget_states(
                 connection, tenant_id=self.auditor.tenant_id, clock=lambda _connection: self.now
             )
         )
@@ -354,7 +354,7 @@ class History:
         ]
         assert sorted(told) == sorted(self.auditor.told)
         totals = self.database.read_sync(
-            lambda connection: usage.totals(connection, usage.UsageFilter(tenant_id=self.auditor.tenant_id))
+            lambda connection: usage.sum_usage(connection, usage.UsageFilter(tenant_id=self.auditor.tenant_id))
         )
         settled = [kept for kept in self.auditor.kept.values() if kept.state == "settled"]
         assert totals.requests == len(settled)

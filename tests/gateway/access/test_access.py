@@ -233,7 +233,7 @@ def test_a_budget_of_tokens_clamps_and_then_refuses(stack: Stack) -> None:
         stack.request_line(stack.chat().headers["x-request-id"])
         asked = [line for line in stack.log_lines("request") if line.get("key") == made.key.id]
         assert len(asked) == 4, "it was not tried again"
-    assert stack.read(lambda c: [state.held for state in budgets.states(c, scope_id=made.key.id)]) == [0]
+    assert stack.read(lambda c: [state.held for state in budgets.list_budget_states(c, scope_id=made.key.id)]) == [0]
 
 
 async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:
@@ -245,7 +245,7 @@ async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:
         asked = [client.post("/v1/chat/completions", json=body(stream=number % 2 == 0)) for number in range(64)]
         answers = await asyncio.gather(*asked)
     assert sorted(answer.status_code for answer in answers) == [200] * 10 + [429] * 54
-    [state] = stack.read(lambda c: budgets.states(c, scope_id=made.key.id))
+    [state] = stack.read(lambda c: budgets.list_budget_states(c, scope_id=made.key.id))
     assert (state.used, state.held, state.left) == (budget.limit_amount, 0, 0)
 
 

@@ -39,7 +39,7 @@ from gateway.admin.refusals import ActorKeyEnded
 from gateway.admin.writes import Actor, Writes
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import ModelChange
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.fleet.roster import LOCAL_ENGINE
 from gateway.limits.overrides import LimitsChange
 from support.gateway.adapter_uploads import files_of
@@ -203,7 +203,7 @@ def thing(answer: Any) -> Any:
 @pytest.fixture
 def administration(tmp_path: Any) -> Administration:
     toml = f'[[models]]\nname = "{MODEL}"\npath = "model"\n'
-    return Administration(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
+    return Administration(parse_gateway_config(toml.encode(), tmp_path, "test", {}), ACTOR)
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])

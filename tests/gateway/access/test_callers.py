@@ -259,7 +259,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
     begun = asyncio.Event()
 
     async def changed(_: object) -> None:
-        number = await database.read(revision.read)
+        number = await database.read(revision.read_revision)
         begun.set()
         await asyncio.sleep(0 if seen else 0.2)
         seen.append(number)
@@ -271,7 +271,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
     await watch.poll_revision()
     await first
     assert seen == sorted(seen)
-    assert seen[-1] == watch.revision == database.read_sync(revision.read)
+    assert seen[-1] == watch.revision == database.read_sync(revision.read_revision)
 
 
 async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:

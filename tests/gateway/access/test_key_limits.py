@@ -17,7 +17,7 @@ from gateway.access import keys
 from gateway.access.callers import Caller
 from gateway.catalog.registry import Registry, ServedName
 from gateway.catalog.router import Router
-from gateway.config.file import ConfigError, parse
+from gateway.config.file import ConfigError, parse_gateway_config
 from gateway.config.networks import checked_networks, is_in, parse_address, parse_networks
 from gateway.errors import ModelNotFound
 from gateway.http.client_address import client_address
@@ -134,7 +134,7 @@ def test_fallbacks_are_the_lists_too_and_an_alias_covers_its_own() -> None:
         '[[models]]\nname = "small"\n[[models]]\nname = "spare"\n'
         '[[aliases]]\nname = "both"\nmodels = [{ model = "large" }]\nfallbacks = ["small"]\n'
     )
-    config, none = parse(toml.encode(), Path(), "test", {}), cast(Database, None)
+    config, none = parse_gateway_config(toml.encode(), Path(), "test", {}), cast(Database, None)
     registry = Registry(none)
     large = msgspec.structs.replace(model("large"), fallbacks=("small", "spare"))
     registry.serve([ServedName(one, 0) for one in (large, model("small"), model("spare"))])
@@ -268,7 +268,7 @@ def test_lists_that_are_refused(texts: list[str], says: str) -> None:
 
 def test_settings_and_names_that_are_refused(database: Database) -> None:
     with pytest.raises(ConfigError, match="trusted_proxies: 'proxy' is no network"):
-        parse(b'[gateway]\ntrusted_proxies = ["proxy"]\n', Path(), "test", {})
+        parse_gateway_config(b'[gateway]\ntrusted_proxies = ["proxy"]\n', Path(), "test", {})
     tenant = database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="premium"))
     for fields, says in (
         ({"models": []}, "models: a list of models has 1 to 100"),

@@ -69,16 +69,16 @@ def test_the_secret_is_not_in_the_database(database: Database, tenant: str) -> N
 
 
 def test_every_change_moves_the_revision(database: Database, tenant: str) -> None:
-    seen = [database.read_sync(revision.read)]
+    seen = [database.read_sync(revision.read_revision)]
     first = database.write_sync(lambda c: keys.create_key(c, tenant_id=tenant, name="one"))
-    seen.append(database.read_sync(revision.read))
+    seen.append(database.read_sync(revision.read_revision))
     second = database.write_sync(lambda c: keys.rotate(c, first.key.id, overlap_s=60))
-    seen.append(database.read_sync(revision.read))
+    seen.append(database.read_sync(revision.read_revision))
     database.write_sync(lambda c: keys.revoke(c, second.key.id))
-    seen.append(database.read_sync(revision.read))
+    seen.append(database.read_sync(revision.read_revision))
     assert seen == sorted(set(seen))
     database.write_sync(lambda c: keys.mark_used(c, {first.key.id: 5}))
-    assert database.read_sync(revision.read) == seen[-1]
+    assert database.read_sync(revision.read_revision) == seen[-1]
     assert [key.last_used_at for key in database.read_sync(lambda c: keys.list_keys(c, tenant))] == [5, None]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.access import keys
 from gateway.access.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
-from gateway.config.file import ConfigError, parse
+from gateway.config.file import ConfigError, parse_gateway_config
 from support.gateway.session_client import SESSION, sign_in
 from support.stack import Stack
 
@@ -132,4 +132,4 @@ def test_a_tenant_has_so_many_keys(make_stack: Callable[..., Stack]) -> None:
 )
 def test_bounds_of_the_settings(settings: str) -> None:
     with pytest.raises(ConfigError, match=settings.split(" ")[0]):
-        parse(f"[administration]\n{settings}\n".encode(), Path("/"), "test", {})
+        parse_gateway_config(f"[administration]\n{settings}\n".encode(), Path("/"), "test", {})

@@ -348,12 +348,12 @@ BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
 def test_a_bad_request_is_refused_and_changes_nothing(
     operator: Operator, stack: Stack, status: int, method: str, path: str, body: Any, param: str | None
 ) -> None:
-    before = stack.read(revision.read)
+    before = stack.read(revision.read_revision)
     error = operator.refused(status, method, path, body)
     assert error["message"]
     if param is not None:
         assert error["param"] == param
-    assert stack.read(revision.read) == before, "a refused write bumps no revision"
+    assert stack.read(revision.read_revision) == before, "a refused write bumps no revision"
     assert operator.log() == []
 
 

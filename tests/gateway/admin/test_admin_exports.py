@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from billing import tables
 from billing.books import periods, rollups
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from gateway.access import keys
 from gateway.cli import main
 from support.stack import Stack
@@ -76,7 +76,7 @@ def test_an_export_is_asked_for_watched_downloaded_and_given_up(
     (tmp_path / job["file"]).write_bytes(answer.content)
     manifest = operator.get(f"exports/{job['id']}/manifest")
     (tmp_path / f"{job['file']}.manifest.json").write_bytes(manifest.content)
-    report = check(tmp_path / job["file"])
+    report = check_focus_file(tmp_path / job["file"])
     assert (report.findings, report.manifest) == ([], f"{job['file']}.manifest.json")
     assert (report.rows, report.sha256) == (job["rows"], job["sha256"])
     assert stack.tenants["globex"] not in answer.text

@@ -18,9 +18,9 @@ from gateway.access import keys
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.catalog.adapters import AdapterNameTaken, Registration
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.commands.run import engine_file
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from support.gateway.adapter_uploads import AdapterOperator
 from support.stack import MODEL, Stack, body, events, register
 from support.waiting import PATIENCE_S, eventually
@@ -312,8 +312,13 @@ def test_who_may_call_a_model(own: Operated) -> None:
 
 def test_without_a_database_a_tenants_own_model_is_nobodys() -> None:
     """Who that tenant is only the database knows."""
-    config = parse(b'[[models]]\nname = "one"\n[[models]]\nname = "two"\ntenants = ["acme"]\n', Path("/"), "test", {})
-    assert [(model.name, model.allows("ten_acme")) for model in configured(config)] == [("one", True), ("two", False)]
+    config = parse_gateway_config(
+        b'[[models]]\nname = "one"\n[[models]]\nname = "two"\ntenants = ["acme"]\n', Path("/"), "test", {}
+    )
+    assert [(model.name, model.allows("ten_acme")) for model in configured_models(config)] == [
+        ("one", True),
+        ("two", False),
+    ]
 
 
 def test_names_that_mean_something_already(own: Operated) -> None:

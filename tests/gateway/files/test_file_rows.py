@@ -18,7 +18,7 @@ from billing.errors import NotPossibleYet
 from gateway.admin.administration import Administration
 from gateway.admin.erasure import erase
 from gateway.admin.writes import Actor
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.files_settings import FilesSection
 from gateway.config.server_secrets import ServerSecrets
 from gateway.errors import Conflict, QuotaExceeded, ReachedLimit
@@ -298,7 +298,7 @@ def test_a_key_that_was_deleted_during_the_upload_refuses_it(store: FileStore) -
 
 def test_opting_out_of_stored_responses_is_refused_while_a_file_needs_the_key(store: FileStore, tmp_path: Path) -> None:
     """One key encrypts both."""
-    writes = Administration(parse(b"", tmp_path, "test", {}), Actor("cli:test")).tenants
+    writes = Administration(parse_gateway_config(b"", tmp_path, "test", {}), Actor("cli:test")).tenants
     made = asyncio.run(store.upload())
     store.database.write_sync(lambda c: writes.update(c, store.acme, store_responses_s=3600))
     store.change(made.id, uses=1)

@@ -24,7 +24,7 @@ from billing.ledger.ledger import Ledger
 from billing.tables import metadata
 from gateway import tables
 from gateway.access import audit_log, keys
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.server_secrets import read_server_secrets
 from gateway.files.backends import ContentDirectory
 from gateway.files.contents import FileContents
@@ -56,7 +56,7 @@ def books(database_url: str) -> Iterator[Books]:
 @pytest.fixture
 def laneway(tmp_path: Path, books: Books) -> Laneway:
     made = Laneway(tmp_path, f'[gateway]\ndatabase_url = "{books.url}"\n')
-    config = parse(made.file.read_bytes(), tmp_path, "test", {})
+    config = parse_gateway_config(made.file.read_bytes(), tmp_path, "test", {})
     contents = FileContents(ContentDirectory(config.files_dir))
     asyncio.run(fill(books, TextKeys(read_server_secrets(config)), contents))
     return made

@@ -19,7 +19,7 @@ from billing.ledger import leases
 from gateway import tables
 from gateway.access import keys
 from gateway.access.routing_keys import open_routing_key, rewrap_routing_keys, seal_routing_key
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.host.workers import WorkerIndex
 from gateway.metrics import Metrics
@@ -165,7 +165,7 @@ def test_old_events_are_deleted_and_open_problems_are_not(gateways: Gateways, da
 
 
 def deliverer(database: Database) -> Deliverer:
-    settings = parse(TOML.format(after_s=0).encode(), Path("/nowhere"), "test", {}).webhooks
+    settings = parse_gateway_config(TOML.format(after_s=0).encode(), Path("/nowhere"), "test", {}).webhooks
     return Deliverer(database, Metrics(), settings, SECRETS)
 
 
@@ -295,7 +295,7 @@ class Watched:
 async def watched(postgres_url: str, tmp_path: Path) -> AsyncIterator[Watched]:
     direct = Database(postgres_url)
     async with CutProxy(postgres_url) as proxy:
-        made = Watched(proxy, direct, parse(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
+        made = Watched(proxy, direct, parse_gateway_config(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
         yield made
         made.close()
     direct.close()

@@ -19,7 +19,7 @@ from gateway.access.callers import Callers
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.config.allowance import Allowance
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.config.settings import TargetSection
 from gateway.errors import InvalidApiKey
@@ -58,7 +58,7 @@ async def looked(database: Database, seen: int | None) -> Sequence[Change] | Non
 
 async def test_a_write_says_what_it_concerns(database: Database) -> None:
     acme, made = make_tenant(database, "acme")
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
 
     def run(connection: sa.Connection) -> None:
         keys.create_key(connection, tenant_id=acme, name="more")
@@ -72,13 +72,13 @@ async def test_a_write_says_what_it_concerns(database: Database) -> None:
     database.write_sync(run)
     of_acme = [Change(kind, acme) for kind in ("keys", "projects", "limits")]
     assert await looked(database, seen) == [*of_acme, Change("keys", None)]
-    assert await looked(database, database.read_sync(revision.read)) == ()
+    assert await looked(database, database.read_sync(revision.read_revision)) == ()
 
 
 async def test_what_the_log_lacks_concerns_everything(database: Database) -> None:
     """A first look, a write of an older process, pruned rows, a restored database."""
     acme, _ = make_tenant(database, "acme")
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
     assert await looked(database, None) is None
     database.write_sync(lambda c: c.exec_driver_sql(OLD_BUMP))
     database.write_sync(lambda c: keys.create_key(c, tenant_id=acme, name="more"))
@@ -94,7 +94,7 @@ async def test_the_log_keeps_the_last_writes(database: Database) -> None:
         for _ in range(LOG_ROWS_MAX + 250):
             revision.bump(connection, Change("keys", "ten_1"))
 
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
     database.write_sync(run)
     count = database.read_sync(
         lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar_one()
@@ -195,7 +195,7 @@ def test_prices_are_read_anew_after_writes_that_concern_them(database: Database)
 def config(tmp_path: Path, model_dir: Path, database_url: str) -> Config:
     upgrade(database_url)
     text = f'[gateway]\ndatabase_url = "{database_url}"\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n'
-    return parse(text.encode(), tmp_path, "test", {})
+    return parse_gateway_config(text.encode(), tmp_path, "test", {})
 
 
 class Memory:

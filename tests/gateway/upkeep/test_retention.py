@@ -22,7 +22,7 @@ from gateway.access import audit_chain, audit_log
 from gateway.access.audit_chain import CheckpointSigner
 from gateway.batch_tables import batch_deliveries, batches
 from gateway.batches.events import insert_deliveries
-from gateway.config.file import Config, ConfigError, parse
+from gateway.config.file import Config, ConfigError, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.error_tables import request_error_counts, request_errors
 from gateway.tables import audit_log as log_table
@@ -36,7 +36,7 @@ SECRETS = ServerSecrets(b"s" * 32)
 
 
 def configured(directory: Path, settings: str) -> Config:
-    config = parse(f"[retention]\n{settings}\n".encode(), directory, "test", {})
+    config = parse_gateway_config(f"[retention]\n{settings}\n".encode(), directory, "test", {})
     config.data_dir.mkdir(exist_ok=True)
     return config
 
@@ -114,7 +114,7 @@ async def test_the_audit_log(
         msgspec.to_builtins(kept)
     ]
     known = CheckpointSigner(SECRETS).known
-    found = database.read_sync(lambda c: audit_chain.verify(c, known, [kept]))
+    found = database.read_sync(lambda c: audit_chain.verify_chain(c, known, [kept]))
     assert (found.finding, found.lines, found.pruned_to, found.unhashed) == (None, 2, 3, 0)
     database.write_sync(lambda c: audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x"))
     await Retention(database, config, SECRETS).run_once()

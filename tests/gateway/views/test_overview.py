@@ -102,7 +102,7 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
                 connection, tenant_id=tenant, scope="tenant", scope_id=tenant, unit="money", period="month",
                 limit_amount=1000,
             )  # fmt: skip
-            (present,) = budgets.states(connection, tenant_id=tenant)
+            (present,) = budgets.list_budget_states(connection, tenant_id=tenant)
             window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 100 * number}
             connection.execute(sa.insert(tables.budget_windows).values(window))
             connection.execute(sa.insert(tables.usage_hours).values(hour_row(tenant, now - now % HOUR, 50)))
@@ -215,7 +215,9 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
                 connection, tenant_id=made[slug], scope="tenant", scope_id=made[slug], unit="tokens", period="day",
                 limit_amount=7,
             )  # fmt: skip
-        (present,) = [one for one in budgets.states(connection, tenant_id=made["busy"]) if one.budget.id == budget.id]
+        (present,) = [
+            one for one in budgets.list_budget_states(connection, tenant_id=made["busy"]) if one.budget.id == budget.id
+        ]
         window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 10}
         connection.execute(sa.insert(tables.budget_windows).values(window))
         removed = budgets.create_budget(

@@ -77,7 +77,9 @@ class Books:
 
     def state(self, budget: budgets.Budget) -> tuple[int, int]:
         """Used and held of a budget in its present window."""
-        states = self.database.read_sync(lambda connection: budgets.states(connection, scope_id=budget.scope_id))
+        states = self.database.read_sync(
+            lambda connection: budgets.list_budget_states(connection, scope_id=budget.scope_id)
+        )
         return next((state.used, state.held) for state in states if state.budget.id == budget.id)
 
     def findings(self) -> LedgerAudit:
