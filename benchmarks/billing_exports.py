@@ -79,7 +79,7 @@ def filled(rows: int, keys: int) -> Iterator[tuple[str, str]]:
 def fill(url: str, rows: int, keys: int) -> str:
     database = Database(url)
     try:
-        tenant = database.write_sync(lambda c: tenants.create(c, slug="acme", name="Acme", tier="standard"))
+        tenant = database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="standard"))
         version = database.write_sync(
             lambda c: prices.publish(
                 c, subject="model-a", input=100, cached_input=10, output=400, multipliers={"standard": 1}
@@ -171,7 +171,7 @@ def measure(url: str, tenant_id: str, directory: Path, kind: str, format_: str) 
     }
     if kind == "focus":
         began, worked = time.perf_counter(), time.process_time()
-        report = checker.check(path)
+        report = checker.check_focus_file(path)
         took, cpu_s = time.perf_counter() - began, time.process_time() - worked
         assert report.sound, report.findings[:5]
         assert Decimal(report.billed["USD"]) == ledger_total(url), "the rows are not the entries' sum"

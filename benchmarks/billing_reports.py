@@ -90,7 +90,7 @@ def own_database(admin: str) -> Iterator[str]:
 
 def seed(connection: sa.Connection) -> None:
     for number in range(TENANTS):
-        made = tenants.create(connection, slug=f"t{number}", name="T", tier="premium")
+        made = tenants.create_tenant(connection, slug=f"t{number}", name="T", tier="premium")
         connection.exec_driver_sql("DELETE FROM projects")
         connection.exec_driver_sql("UPDATE tenants SET id = %s WHERE id = %s", (f"ten_{number}", made.id))
     for number in range(3):
@@ -156,8 +156,10 @@ def pages(database: Database, start: int, end: int) -> dict[str, float]:
     last_hours = usage.UsageFilter(start=last_day, end=end, tenant_id="ten_3")
     everyones = usage.UsageFilter(start=last_day)
     return {
-        "requests_of_a_tenant_last_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, last_hours))),
-        "requests_since_a_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, everyones))),
+        "requests_of_a_tenant_last_day_ms": timed(
+            lambda: database.read_sync(lambda c: usage.list_usage_rows(c, last_hours))
+        ),
+        "requests_since_a_day_ms": timed(lambda: database.read_sync(lambda c: usage.list_usage_rows(c, everyones))),
         "page_7_days_by_tenant_model_ms": timed(page("1d", ("tenant_id", "model"), 7, start)),
         "page_31_days_of_a_tenant_by_key_ms": timed(page("1d", ("key_id",), 31, start, tenant_ids=("ten_3",))),
         "page_24_hours_by_all_six_ms": timed(page("1h", reports.GROUPS, 24, last_day)),
@@ -235,7 +237,7 @@ def measure(url: str, rows: int) -> dict[str, float]:
     found |= pages(database, start, end)
     # Record all rows so far as reconciled, so that the reconciliation of a minute reads the rows inserted next.
     skip = reconcile.Reconciliation(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
-    database.write_sync(lambda c: reconcile.record(c, skip))
+    database.write_sync(lambda c: reconcile.store_reconciliation(c, skip))
     span = (rows + LAST_MINUTE) * 60 * SECOND // LAST_MINUTE
     minute = {"rows": rows + LAST_MINUTE, "start": now - span, "span": span}
     database.write_sync(lambda c: fill(c, rows, rows + LAST_MINUTE - 1, **minute))
@@ -269,7 +271,7 @@ def report_on(database: Database, done: threading.Event, start: int, end: int) -
         database.write_sync(rollups.fold_usage)
         result = database.read_sync(reconcile.reconcile_minute)
         expect_sound(result)
-        database.write_sync(lambda c, r=result: reconcile.record(c, r))  # type: ignore[misc]
+        database.write_sync(lambda c, r=result: reconcile.store_reconciliation(c, r))  # type: ignore[misc]
 
 
 def main() -> None:

@@ -182,7 +182,9 @@ def main() -> None:
         limits = "[limits]\nrequests_per_minute = 1000000\n"
         stack = Stack(Path(scratch), url, MODEL_DIR.absolute(), toml=limits)
         stack.prepare()
-        made = stack.write(lambda c: access_keys.create(c, tenant_id=None, name="owner", kind="admin", role="owner"))
+        made = stack.write(
+            lambda c: access_keys.create_key(c, tenant_id=None, name="owner", kind="admin", role="owner")
+        )
         stack.start_engine()
         stack.start_gateway()
         try:

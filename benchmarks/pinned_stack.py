@@ -116,7 +116,7 @@ def set_budgets(stack: Stack) -> None:
 
     def run(connection: sa.Connection) -> None:
         for tenant, tenant_id in stack.tenants.items():
-            make = functools.partial(budgets.create, connection, tenant_id=tenant_id, limit_amount=LIMIT)
+            make = functools.partial(budgets.create_budget, connection, tenant_id=tenant_id, limit_amount=LIMIT)
             make(scope="tenant", scope_id=tenant_id, unit="money", period="month")
             make(scope="key", scope_id=stack.key_ids[tenant], unit="tokens", period="day")
 

@@ -54,11 +54,11 @@ def work(database: Database, export_id: str, gateway_id: str, directory: Path, b
     """Run the job; return the exit status. An error is the last line of standard error."""
     watch = _Watch(database, export_id, gateway_id)
     try:
-        job = database.read_sync(lambda c: jobs.get(c, export_id))
+        job = database.read_sync(lambda c: jobs.get_export(c, export_id))
         made = database.read_sync(
             lambda c: export.run(c, job.spec, directory, bytes_max=bytes_max, progress=watch.progress)
         )
-        mine = database.write_sync(lambda c: jobs.finish(c, export_id, gateway_id, made))
+        mine = database.write_sync(lambda c: jobs.finish_export(c, export_id, gateway_id, made))
     except ExportCancelled as error:
         return _report(error, EXIT_STOPPED)
     except (BillingRefused, BooksDiffer, MissingLibrary, ExportTooLarge) as error:

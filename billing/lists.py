@@ -56,7 +56,7 @@ class ListColumns:
     searched: Sequence[sa.ColumnElement[str]]
 
 
-def page(
+def select_page(
     connection: sa.Connection,
     query: sa.Select[Any],
     columns: ListColumns,

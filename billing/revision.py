@@ -60,7 +60,7 @@ def bump(connection: sa.Connection, change: Change = EVERYTHING) -> None:
         connection.execute(sa.delete(_log).where(_log.c.number <= number - LOG_ROWS_MAX))
 
 
-def read(connection: sa.Connection) -> int:
+def read_revision(connection: sa.Connection) -> int:
     return int(connection.execute(_READ).scalar_one())
 
 

@@ -39,7 +39,7 @@ from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.memory.eviction import EVICTION_VALUES
 from engine.protocol.addresses import parse_host_port
-from engine.protocol.config import EngineConfig, EngineConfigError, load
+from engine.protocol.config import EngineConfig, EngineConfigError, load_engine_config
 from engine.protocol.frames import PROTOCOL_OLDEST, PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.listeners import STREAMS_MAX, SocketInUse, TlsListener
@@ -352,7 +352,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.listen is not None:
             host, port = arguments.listen
             tls = TlsListener(host, port, CertificateFiles(arguments.certificate, arguments.key, arguments.authority))
-        config = load(arguments.config)
+        config = load_engine_config(arguments.config)
         names = [model.name for model in config.models]
         _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
         runner = build(config, arguments.fake)

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     log.configure()
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
-        config = configuration.load(arguments.config)
+        config = configuration.load_gateway_config(arguments.config)
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
         if config.certificates is not None:

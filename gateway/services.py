@@ -372,7 +372,7 @@ class Services:
     async def _count_gateways(self) -> int:
         """The number of gateways with a live lease. Raises DatabaseUnavailable."""
         renew_s = self.config.lease.renew_s
-        return await self.database.read(lambda c: leases.live(c, database_now(c), renew_s))
+        return await self.database.read(lambda c: leases.count_live_gateways(c, database_now(c), renew_s))
 
     async def drain(self) -> None:
         """The end of a shutdown: admit no request, let running requests finish if nothing waited for them yet, then

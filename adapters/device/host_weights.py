@@ -74,7 +74,7 @@ class ModuleWeights:
     scale: float
 
 
-def pack(modules: Mapping[Key, ModuleWeights], base: BaseShape, *, pinned: bool = False) -> HostAdapter:
+def pack_adapter(modules: Mapping[Key, ModuleWeights], base: BaseShape, *, pinned: bool = False) -> HostAdapter:
     """An adapter of these modules, of one dtype and device, in new memory. `pinned`: page-locked."""
     some = next(iter(modules.values())).a
     ranks = {key: weights.a.shape[0] for key, weights in modules.items()}

@@ -251,19 +251,21 @@ class Stage:
         for slug in (None, *self.stack.tenants):
             tenant_id, role = (None, "owner") if slug is None else (self.stack.tenants[slug], "tenant_admin")
             self._admins[slug] = self.stack.write(
-                functools.partial(keys.create, tenant_id=tenant_id, name="admin", kind="admin", role=role)
+                functools.partial(keys.create_key, tenant_id=tenant_id, name="admin", kind="admin", role=role)
             ).secret
         self.stack.known()
 
     def _make_tenants(self, connection: sa.Connection) -> None:
         for slug, (tier, limits, has_no_money) in ATTACKING.items():
-            tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
+            tenant = tenants.create_tenant(connection, slug=slug, name=slug, tier=tier)
             if limits is not None:
-                overrides.change(connection, scope="tenant", subject_id=tenant.id, tenant_id=tenant.id, change=limits)
+                overrides.change_own_limits(
+                    connection, scope="tenant", subject_id=tenant.id, tenant_id=tenant.id, change=limits
+                )
             if has_no_money:
                 of_all = {"scope": "tenant", "scope_id": tenant.id, "unit": "money", "period": "month"}
-                budgets.create(connection, tenant_id=tenant.id, limit_amount=0, **of_all)
-            self._keys[slug] = keys.create(connection, tenant_id=tenant.id, name="attack").secret
+                budgets.create_budget(connection, tenant_id=tenant.id, limit_amount=0, **of_all)
+            self._keys[slug] = keys.create_key(connection, tenant_id=tenant.id, name="attack").secret
 
     def key(self, slug: str) -> str:
         """The key of a tenant in ATTACKING."""

@@ -83,7 +83,7 @@ async def check_books(stage: FleetStage, clients: FleetClients, *, gateways_kill
     audit = stack.read(audit_ledger)
     if not audit.sound or audit.overshot:
         faults.append(f"the ledger: {audit}")
-    for result in stack.read(reconcile.listing):
+    for result in stack.read(reconcile.list_reconciliations):
         faults += [f"a reconciliation beside the load: {found}" for found in result.imbalances]
     minute = stack.read(reconcile.reconcile_minute)
     faults += [str(found) for found in minute.imbalances] + [f"overshot: {window}" for window in minute.overshot]

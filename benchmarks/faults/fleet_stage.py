@@ -302,7 +302,7 @@ async def fleet_stage(
         ]
         relay = RelayProcess(f"{relay_host}:{RELAY_PORT}", f"{made[0].host}:{PORT}")
         leave.callback(relay.stop)
-        admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="fleet", kind="admin", role="read_only"))
+        admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="fleet", kind="admin", role="read_only"))
         stage = FleetStage(stack, made, processes, relay, stack.config_file.read_text(), admin.secret)
         stage.write_roster(stage.addresses())
         for engine in made:

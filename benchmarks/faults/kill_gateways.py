@@ -358,7 +358,7 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
     findings = stack.read(audit_ledger)
     if not findings.sound or findings.overshot or findings.open_holds:
         faults.append(f"the ledger: {findings}")
-    looks = stack.read(reconcile.listing)
+    looks = stack.read(reconcile.list_reconciliations)
     faults += [f"reconciling beside it found {one}" for look in looks for one in look.imbalances]
     if len(recorded) > 50 and not any(look.engine_bounds and look.engine_gap is None for look in looks):
         faults.append("the engine was never observed while it ran")
@@ -443,7 +443,7 @@ def set_budgets(stack: Stack) -> None:
     def make(connection: sa.Connection) -> None:
         for tenant, id_ in stack.tenants.items():
             key = stack.key_ids[tenant]
-            budgets.create(
+            budgets.create_budget(
                 connection,
                 tenant_id=id_,
                 scope="tenant",
@@ -452,7 +452,7 @@ def set_budgets(stack: Stack) -> None:
                 period="month",
                 limit_amount=LIMIT,
             )
-            budgets.create(
+            budgets.create_budget(
                 connection, tenant_id=id_, scope="key", scope_id=key, unit="tokens", period="day", limit_amount=LIMIT
             )
 

@@ -301,7 +301,7 @@ def staged(directory: Path, database_url: str, options: argparse.Namespace) -> I
         print(f"{len(names)} adapters stored in {time.monotonic() - began:.1f} s", flush=True)
         for number, engine in enumerate(engines):
             print(f"engine {number}: ready after {engine.wait():.1f} s", flush=True)
-        admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="two", kind="admin", role="read_only"))
+        admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="two", kind="admin", role="read_only"))
         stage = Stage(stack, engines, names, size, stack.config_file.read_text(), admin.secret)
         stage.list_engines(1)
         stack.start_gateway()

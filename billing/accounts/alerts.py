@@ -69,7 +69,7 @@ OUTBOX = WebhookOutbox(
 )
 
 
-def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
+def record_alerts(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
     """Write an alert for each crossing, and its delivery to each active webhook for budgets. The budgets' rows must be
     locked."""
     made: list[dict[str, object]] = [
@@ -100,7 +100,7 @@ def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -
         connection.execute(sa.insert(_deliveries), new_deliveries)
 
 
-def listing(
+def list_alerts(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = 100
 ) -> list[Alert]:
     """Alerts, newest first; a page begins below sequence `before`."""
@@ -112,7 +112,7 @@ def listing(
     return [Alert(*row) for row in connection.execute(query)]
 
 
-def get(connection: sa.Connection, alert_id: str) -> Alert | None:
+def get_alert(connection: sa.Connection, alert_id: str) -> Alert | None:
     row = connection.execute(_ALERT.where(_alerts.c.id == alert_id)).one_or_none()
     return None if row is None else Alert(*row)
 

@@ -24,7 +24,7 @@ from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
 from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.revision import Change
 
 BUDGETS_MAX = 32  # active budgets of one tenant, project or key: each is a locked row in every hold
@@ -100,7 +100,7 @@ class BudgetState(msgspec.Struct, frozen=True):
     end_users_near: int | None = None
 
 
-def create(
+def create_budget(
     connection: sa.Connection,
     *,
     tenant_id: str,
@@ -126,7 +126,7 @@ def create(
         raise RowNotFound(f"there is no tenant {tenant_id!r}", "tenant_id")
     if scope == "project":
         _check_project(connection, tenant_id, scope_id)
-    if len(listing(connection, scope_id=scope_id)) >= BUDGETS_MAX:
+    if len(list_budgets(connection, scope_id=scope_id)) >= BUDGETS_MAX:
         raise InvalidValue(f"there are {BUDGETS_MAX} budgets already", "scope_id")
     if per_end_user:
         _check_template(kind, thresholds)
@@ -144,12 +144,12 @@ def create(
     return budget
 
 
-def get(connection: sa.Connection, budget_id: str) -> Budget | None:
+def get_budget(connection: sa.Connection, budget_id: str) -> Budget | None:
     row = connection.execute(_SELECT.where(_budgets.c.id == budget_id)).one_or_none()
     return None if row is None else _budget(row)
 
 
-def listing(
+def list_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, scope_id: str | None = None, inactive: bool = False
 ) -> list[Budget]:
     """Active (with `inactive`, all) budgets of a tenant with its projects and keys, or of the tenant, project or key
@@ -164,7 +164,7 @@ def listing(
     return [_budget(row) for row in connection.execute(query)]
 
 
-def change(
+def change_budget(
     connection: sa.Connection,
     budget_id: str,
     *,
@@ -175,7 +175,7 @@ def change(
     """Change the given fields. Raises InvalidValue, RowNotFound. A hard limit below the window's use refuses all
     requests until the window ends. A threshold alerts once in a window, even if the limit changes. The limit of a
     template applies to each of its end users at once."""
-    before = get(connection, budget_id)
+    before = get_budget(connection, budget_id)
     if before is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     limit_amount = before.limit_amount if limit_amount is None else limit_amount
@@ -199,7 +199,7 @@ def change(
     return after
 
 
-def remove(connection: sa.Connection, budget_id: str) -> Budget:
+def deactivate_budget(connection: sa.Connection, budget_id: str) -> Budget:
     """Deactivate the budget, of a template with the budgets of its end users. No row is deleted, since open holds count
     in it."""
     return _change(connection, budget_id, {"active": False})
@@ -209,14 +209,14 @@ def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Bud
     """Move the active budgets of a key to the key that replaces it, with their used and held amounts. While the old key
     is valid, its holds count in these budgets too. Returns each budget before and after."""
     # The order in which holds lock them.
-    found = sorted(listing(connection, scope_id=key_id), key=lambda budget: (not budget.per_end_user, budget.id))
+    found = sorted(list_budgets(connection, scope_id=key_id), key=lambda budget: (not budget.per_end_user, budget.id))
     return [
         (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
         for budget in found
     ]
 
 
-def states(
+def list_budget_states(
     connection: sa.Connection,
     *,
     tenant_id: str | None = None,
@@ -224,16 +224,18 @@ def states(
     clock: Clock = database_now,
 ) -> list[BudgetState]:
     """Active budgets with used, held and left in their present windows."""
-    return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
+    return states_of(connection, list_budgets(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
 
 
-def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
+def query_budget_states(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[BudgetState]:
     """A page of active budgets in their present windows. Raises InvalidValue."""
     query = _SELECT.join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
-    listed = page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
+    listed = select_page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
     return ListPage(states_of(connection, listed.items), listed.next)
 
 
@@ -287,7 +289,7 @@ def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock =
     counters = {(row.budget_id, row.window_start): (row.posted, row.held) for row in connection.execute(query)}
     starts = {budget.id: window_start(budget.period, now, zones[budget.tenant_id]) for budget in found}
     templates = {budget.id: starts[budget.id] for budget in found if budget.per_end_user}
-    numbers = end_users.counts(connection, templates)
+    numbers = end_users.count_end_users(connection, templates)
     result = []
     for budget in found:
         zone, start = zones[budget.tenant_id], starts[budget.id]
@@ -362,7 +364,7 @@ def _check_limit(limit_amount: int) -> None:
 
 def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]) -> Budget:
     connection.execute(sa.update(_budgets).where(_budgets.c.id == budget_id).values(values))
-    budget = get(connection, budget_id)
+    budget = get_budget(connection, budget_id)
     if budget is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     inherited: dict[str, object] = {name: values[name] for name in ("limit_amount", "active") if name in values}

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.bulk import BulkInsert, Query, among
 from billing.clock import Period, window_end, window_start, zone_of
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 END_USERS_MAX = 100_000  # budgets of one template; further end users share the budget OTHERS
 OTHERS = "others"  # in place of a digest
@@ -150,7 +150,7 @@ def change_budgets(connection: sa.Connection, template_id: str, values: Mapping[
     connection.execute(sa.update(_budgets).where(of_template).values(dict(values)))
 
 
-def counts(connection: sa.Connection, starts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def count_end_users(connection: sa.Connection, starts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """For each template id, with the start of its present window: the number of its end users, and the number that
     have used or held more than NEAR_PERCENT of their limit."""
     limit = _budgets.c.limit_amount
@@ -186,7 +186,7 @@ class EndUserState(msgspec.Struct, frozen=True):
         return self.limit_amount - self.used - self.held
 
 
-def states(
+def query_end_user_states(
     connection: sa.Connection,
     template_id: str,
     tenant_id: str,
@@ -212,7 +212,7 @@ def states(
     )
 
     def listed(query: sa.Select[Any]) -> ListPage[EndUserState]:
-        return page(connection, query, columns, list_query, state, lambda one: one.id)
+        return select_page(connection, query, columns, list_query, state, lambda one: one.id)
 
     def state(row: Any) -> EndUserState:
         return EndUserState(row[0], row[1], row[2], int(row[3]), int(row[4]), resets_at, row[5] == OTHERS)

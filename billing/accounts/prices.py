@@ -187,7 +187,7 @@ def all_unit_prices() -> sa.Subquery:
     return sa.union_all(sa.select(*columns), as_input).subquery("unit_prices_of_all_meters")
 
 
-def listing(
+def list_price_versions(
     connection: sa.Connection,
     *,
     subject_kind: SubjectKind | None = None,
@@ -206,7 +206,7 @@ def listing(
     return [PriceVersion(**row._mapping, tiers=tiers[row.id]) for row in rows]
 
 
-def get(connection: sa.Connection, version_id: str) -> PriceVersion | None:
+def get_price_version(connection: sa.Connection, version_id: str) -> PriceVersion | None:
     versions = tables.price_versions
     row = connection.execute(sa.select(versions).where(versions.c.id == version_id)).one_or_none()
     return None if row is None else PriceVersion(**row._mapping, tiers=_tiers_of(connection, [row.id])[row.id])
@@ -280,7 +280,7 @@ class PriceBook:
             subjects.insert(0, ("adapter", adapter))
         for kind, subject in subjects:
             if (kind, subject) not in self._subjects:
-                self._subjects[kind, subject] = listing(connection, subject_kind=kind, subject=subject)
+                self._subjects[kind, subject] = list_price_versions(connection, subject_kind=kind, subject=subject)
             found = in_force(self._subjects[kind, subject], currency, now)
             if found is not None:
                 return found

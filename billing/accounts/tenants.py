@@ -13,7 +13,7 @@ from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.revision import Change
 from billing.texts import check_text
 
@@ -81,7 +81,7 @@ class Project(msgspec.Struct, frozen=True):
     archived_at: int | None = None
 
 
-def create(
+def create_tenant(
     connection: sa.Connection,
     *,
     slug: str,
@@ -117,7 +117,7 @@ def check_new(
     share_weight: float,
     time_zone: str,
 ) -> None:
-    """Check every argument of `create`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
+    """Check every argument of `create_tenant`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
     faults = ArgumentChecks()
     faults.note(_check_slug, connection, slug)
     faults.note(_check, name, tier, default_max_tokens, share_weight)
@@ -126,7 +126,7 @@ def check_new(
     faults.raise_all()
 
 
-def get(connection: sa.Connection, tenant_id: str) -> Tenant | None:
+def get_tenant(connection: sa.Connection, tenant_id: str) -> Tenant | None:
     row = connection.execute(sa.select(_tenants).where(_tenants.c.id == tenant_id)).one_or_none()
     return None if row is None else Tenant(*row)
 
@@ -136,13 +136,13 @@ def by_slug(connection: sa.Connection, slug: str) -> Tenant | None:
     return None if row is None else Tenant(*row)
 
 
-def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> list[Tenant]:
+def list_tenants(connection: sa.Connection, *, after: str = "", limit: int = 100) -> list[Tenant]:
     """A page in the order of slugs, beginning after slug `after`."""
     query = sa.select(_tenants).where(_tenants.c.slug > after).order_by(_tenants.c.slug).limit(min(limit, LIST_MAX))
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(
+def query_tenants(
     connection: sa.Connection,
     list_query: ListQuery,
     *,
@@ -159,10 +159,12 @@ def found(
         query = query.where(_tenants.c.id == tenant_id)
     if status is not None:
         query = query.where(_tenants.c.status == status)
-    return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
+    return select_page(
+        connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id
+    )
 
 
-def update(
+def update_tenant(
     connection: sa.Connection,
     tenant_id: str,
     *,
@@ -302,7 +304,7 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     return [Project(*row) for row in connection.execute(query)]
 
 
-def found_projects(
+def query_projects(
     connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
 ) -> ListPage[Project]:
     """A page of all tenants' projects, or of one tenant's. `archived`: only archived projects, or only the others;
@@ -312,7 +314,9 @@ def found_projects(
         query = query.where(_projects.c.archived_at.is_not(None) == archived)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)
+    return select_page(
+        connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id
+    )
 
 
 def _check_slug(connection: sa.Connection, slug: str) -> None:
@@ -355,7 +359,7 @@ def _check_weight(share_weight: float) -> None:
 def _change(connection: sa.Connection, tenant_id: str, values: dict[str, object]) -> Tenant:
     if values:
         connection.execute(sa.update(_tenants).where(_tenants.c.id == tenant_id).values(values))
-    tenant = get(connection, tenant_id)
+    tenant = get_tenant(connection, tenant_id)
     if tenant is None:
         raise RowNotFound(f"there is no tenant {tenant_id!r}")
     revision.bump(connection, Change("tenants", tenant_id))

@@ -62,7 +62,7 @@ class MadeWebhook(msgspec.Struct, frozen=True):
 _SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
 
 
-def create(
+def create_webhook(
     connection: sa.Connection,
     *,
     url: str,
@@ -91,12 +91,12 @@ def set_routing_key(connection: sa.Connection, webhook_id: str, sealed: bytes) -
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(routing_key=sealed))
 
 
-def get(connection: sa.Connection, webhook_id: str) -> Webhook | None:
+def get_webhook(connection: sa.Connection, webhook_id: str) -> Webhook | None:
     row = connection.execute(_SELECT.where(_webhooks.c.id == webhook_id)).one_or_none()
     return None if row is None else Webhook(*row)
 
 
-def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Webhook]:
+def list_webhooks(connection: sa.Connection, tenant_id: str | None = None) -> list[Webhook]:
     """Active webhooks, oldest first: all, or one tenant's own."""
     query = _SELECT.where(_webhooks.c.active).order_by(_webhooks.c.created_at, _webhooks.c.id)
     if tenant_id is not None:
@@ -104,7 +104,7 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Web
     return [Webhook(*row) for row in connection.execute(query)]
 
 
-def change(
+def change_webhook(
     connection: sa.Connection,
     webhook: Webhook,
     *,
@@ -145,10 +145,10 @@ def _new_secret() -> str:
     return SECRET_PREFIX + secrets.token_urlsafe(32)
 
 
-def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
+def deactivate_webhook(connection: sa.Connection, webhook_id: str) -> Webhook:
     """Deactivate the webhook; its pending deliveries fail. Raises RowNotFound."""
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(active=False))
-    webhook = get(connection, webhook_id)
+    webhook = get_webhook(connection, webhook_id)
     if webhook is None:
         raise RowNotFound(f"there is no webhook {webhook_id!r}")
     revision.bump(connection, Change("webhooks", webhook.tenant_id))

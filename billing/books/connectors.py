@@ -122,7 +122,7 @@ def collect(connection: sa.Connection, name: str, *, limit: int = COLLECT_MAX) -
     return bool(upto < folded)
 
 
-def claim(
+def claim_push_events(
     connection: sa.Connection,
     name: str,
     *,
@@ -135,9 +135,9 @@ def claim(
     clock: Clock = database_now,
 ) -> list[PushEvent]:
     """Events that are due, the oldest hours first, of hours that ended `after_s` ago. They are due again after
-    `retry_s`, doubled with each attempt, unless `record` records success. An event that may have arrived over
-    `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any more,
-    or would refuse it."""
+    `retry_s`, doubled with each attempt, unless `record_push_results` records success. An event that may have arrived
+    over `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any
+    more, or would refuse it."""
     now = clock(connection)
     due = sa.and_(OPEN_HOURS, _hours.connector == name, _hours.stuck.is_(None), _hours.next_attempt_at <= now)
     query = sa.select(connector_hours).where(due, _hours.hour <= now - HOUR - round(after_s * SECOND))
@@ -178,7 +178,7 @@ def claim(
     return found
 
 
-def record(
+def record_push_results(
     connection: sa.Connection,
     name: str,
     results: Sequence[tuple[PushEvent, PushFailure | None]],
@@ -244,7 +244,7 @@ def accounts(connection: sa.Connection, name: str) -> dict[str, str]:
     return {row.tenant_id: row.accounts[name] for row in connection.execute(query) if name in row.accounts}
 
 
-def states(
+def list_connector_states(
     connection: sa.Connection, *, after_s: float, needs_account: Collection[str] = (), clock: Clock = database_now
 ) -> list[ConnectorState]:
     """All connectors that have run, by name. `needs_account`: the names of connectors that push only for tenants

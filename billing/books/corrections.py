@@ -82,7 +82,7 @@ def correct_request(
     if not 0 < abs(tokens) <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be ±1 to ±{REQUEST_TOKENS_MAX}", "tokens")
     rollups.lock_cursor(connection)  # serialises corrections: two at the same time might take off more than was billed
-    row = usage.get(connection, request_id)
+    row = usage.get_usage_row(connection, request_id)
     if row is None or tenant_id not in (None, row.tenant_id):
         raise RowNotFound(f"no settled request {request_id!r}", "request_id")
     left = _METER_TOKENS[meter](row) + _corrected(connection, request_id, meter)
@@ -149,7 +149,7 @@ def correct_tenant(
     now = clock(connection)
     period = periods.period_at(connection, tenant_id, now)
     if month is not None and month != period.month:
-        period = periods.get(connection, tenant_id, month)
+        period = periods.get_period(connection, tenant_id, month)
         if period.state == "closed":
             raise InvalidValue(f"{month} is closed; without a month the amount counts in the current one", "month")
     correction = Correction(
@@ -185,7 +185,7 @@ def correct_tenant(
     return made
 
 
-def get(connection: sa.Connection, correction_id: str) -> Correction:
+def get_correction(connection: sa.Connection, correction_id: str) -> Correction:
     """Raises RowNotFound."""
     row = connection.execute(sa.select(_corrections).where(_corrections.c.id == correction_id)).one_or_none()
     if row is None:
@@ -193,7 +193,7 @@ def get(connection: sa.Connection, correction_id: str) -> Correction:
     return Correction(**row._mapping)
 
 
-def listing(
+def list_corrections(
     connection: sa.Connection,
     *,
     tenant_id: str | None = None,

@@ -68,5 +68,5 @@ def _day_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, 
         "price_version_id": _usage.c.price_version_id,
         "currency": _usage.c.currency,
     }
-    columns = key | rollups.sums() | rollups.sequences()
+    columns = key | rollups.usage_sums() | rollups.sequences()
     return sa.select(*columns.values()).where(batch).group_by(*key.values()), columns

@@ -158,7 +158,7 @@ class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
     corrections: list[Correction]
 
 
-def page(
+def list_request_rows(
     connection: sa.Connection, which: RequestFilter, *, after: RequestCursor | None = None, limit: int = 100
 ) -> tuple[list[RequestRow], RequestCursor | None]:
     """A page, and the cursor of the next page; None at the end."""
@@ -183,13 +183,13 @@ def page(
     return found[:limit], found[limit - 1].place if len(found) > limit else None
 
 
-def get(connection: sa.Connection, request_id: str) -> WholeRequest:
+def get_whole_request(connection: sa.Connection, request_id: str) -> WholeRequest:
     """Raises RowNotFound."""
     row = connection.execute(sa.select(_holds).where(_holds.c.request_id == request_id)).one_or_none()
     if row is None:
         raise RowNotFound(f"there is no request {request_id!r}")
-    measured = usage.get(connection, request_id)
-    made = corrections.listing(connection, request_id=request_id)
+    measured = usage.get_usage_row(connection, request_id)
+    made = corrections.list_corrections(connection, request_id=request_id)
     charges, entries = tables.hold_charges, tables.entries
     windows = sa.select(charges.c.budget_id, charges.c.window_start).where(charges.c.request_id == request_id)
     lines = sa.select(*(entries.c[name] for name in LedgerEntry.__struct_fields__))

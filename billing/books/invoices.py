@@ -21,7 +21,7 @@ from billing.books.periods import Period
 from billing.clock import Clock, database_now, rfc3339
 from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 LIST_MAX = 1000
 
@@ -140,7 +140,7 @@ def close(
     return msgspec.structs.replace(invoice, document=document)
 
 
-def get(connection: sa.Connection, invoice_id: str) -> Invoice:
+def get_invoice(connection: sa.Connection, invoice_id: str) -> Invoice:
     """An invoice by its id or its number. Raises RowNotFound."""
     wanted = sa.or_(_invoices.c.id == invoice_id, _documents.c.number == invoice_id)
     row = connection.execute(_joined().where(wanted)).one_or_none()
@@ -154,7 +154,7 @@ def lines(connection: sa.Connection, invoice_id: str) -> list[InvoiceLine]:
     return [InvoiceLine(**row._mapping) for row in connection.execute(query)]
 
 
-def listing(
+def list_invoices(
     connection: sa.Connection,
     *,
     tenant_id: str | None = None,
@@ -173,7 +173,7 @@ def listing(
     return _with_papers(connection, [_invoice(row) for row in connection.execute(query)])
 
 
-def found(
+def query_invoices(
     connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, month: str | None = None
 ) -> ListPage[Invoice]:
     """A page of invoices. Raises InvalidValue."""
@@ -182,7 +182,7 @@ def found(
         query = query.where(_invoices.c.tenant_id == tenant_id)
     if month is not None:
         query = query.where(_periods.c.month == periods.check_month(month))
-    made = page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
+    made = select_page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
     return msgspec.structs.replace(made, items=_with_papers(connection, made.items))
 
 
@@ -207,7 +207,7 @@ def closable(
     """The open periods of a month, in the order of their (start_at, id); a page begins after the pair `after`. Reads
     only: usage that is not folded is missing in the amounts. Raises InvalidValue."""
     now = database_now(connection)
-    open_periods = periods.listing(
+    open_periods = periods.list_periods(
         connection, tenant_id=tenant_id, month=periods.check_month(month), state="open", after=after, limit=limit
     )
     ids = [period.id for period in open_periods]
@@ -240,7 +240,7 @@ def _why_open(connection: sa.Connection, period: Period, now: int) -> str | None
 
 
 def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -> Period:
-    period = periods.get(connection, tenant_id, month)
+    period = periods.get_period(connection, tenant_id, month)
     if period.state == "closed":
         raise InvalidValue(f"{month} is closed already", "month")
     first = periods.first_open(connection, tenant_id)

@@ -70,7 +70,7 @@ def usage_in_period() -> sa.ColumnElement[bool]:
     )
 
 
-def get(connection: sa.Connection, tenant_id: str, month: str) -> Period:
+def get_period(connection: sa.Connection, tenant_id: str, month: str) -> Period:
     """Raises RowNotFound, InvalidValue."""
     query = sa.select(_periods).where(_periods.c.tenant_id == tenant_id, _periods.c.month == check_month(month))
     row = connection.execute(query).one_or_none()
@@ -84,7 +84,7 @@ def by_id(connection: sa.Connection, period_id: str) -> Period | None:
     return None if row is None else Period(*row)
 
 
-def listing(
+def list_periods(
     connection: sa.Connection,
     *,
     tenant_id: str | None = None,

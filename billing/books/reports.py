@@ -144,7 +144,7 @@ def buckets(
     return Report([_sums(row, names) for row in rows[:ROWS_MAX]], covered_to, following)
 
 
-def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
+def sum_by_currency(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
     """Sums for each currency, without corrections; `bucket` is the start of `which`."""
     source = sa.union_all(*_sources(connection, which, [], DAY)).subquery()
     start = sa.literal(which.start).label("bucket")

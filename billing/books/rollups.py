@@ -192,7 +192,7 @@ def meters() -> dict[str, sa.ColumnElement[int]]:
     }
 
 
-def sums() -> dict[str, sa.ColumnElement[Any]]:
+def usage_sums() -> dict[str, sa.ColumnElement[Any]]:
     """The sums of usage rows, by their columns in usage_hours."""
     columns = meters() | {name: _usage.c[name].expression for name in COUNTED}
     return {"requests": sa.func.count()} | {name: sa.func.sum(column) for name, column in columns.items()}
@@ -206,7 +206,7 @@ def sequences() -> dict[str, sa.ColumnElement[int]]:
 def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
     open_periods = periods.open_period_starts()
     key = _key(open_periods) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
-    columns = key | sums() | sequences()
+    columns = key | usage_sums() | sequences()
     source = _usage.join(open_periods, _is_counted_in(open_periods))
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
 

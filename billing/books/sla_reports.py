@@ -155,7 +155,7 @@ def is_kept(within: int, of: int) -> bool:
     return 100 * within >= round(100 * OBJECTIVE) * of
 
 
-def report(connection: sa.Connection, query: SlaQuery, tiers: Iterable[str] = ()) -> SlaReport:
+def make_sla_report(connection: sa.Connection, query: SlaQuery, tiers: Iterable[str] = ()) -> SlaReport:
     """`tiers`: each has a group even without requests, in this order, if the groups are tiers; groups of other tiers
     follow. Raises InvalidValue."""
     zone_name = query.time_zone or _zone_of(connection, query.tenant_id)
@@ -188,7 +188,7 @@ def figures_by_tier(connection: sa.Connection, tenant_id: str | None, start: int
 
 
 def _zone_of(connection: sa.Connection, tenant_id: str | None) -> str:
-    tenant = None if tenant_id is None else tenants.get(connection, tenant_id)
+    tenant = None if tenant_id is None else tenants.get_tenant(connection, tenant_id)
     return "UTC" if tenant is None else tenant.time_zone
 
 

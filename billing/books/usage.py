@@ -125,10 +125,10 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
 _SELECT = sa.select(*(column for column in _usage.c if column.name != "engine_epoch"))
 
 
-def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
+def sum_usage(connection: sa.Connection, which: UsageFilter) -> Totals:
     """Sums over all matching requests up to now; complete hours are read from the roll-ups."""
     report_filter = which.which()
-    rows = reports.totals(connection, report_filter)
+    rows = reports.sum_by_currency(connection, report_filter)
     names = (
         "requests", "cached_input_tokens", "output_tokens", "embedding_tokens", "made_tokens", "discarded_tokens",
         "preemptions", "swapped_tokens",
@@ -146,7 +146,9 @@ def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
     )
 
 
-def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
+def list_usage_rows(
+    connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100
+) -> list[UsageRow]:
     """Rows in ledger order after sequence `after`; the next page begins after the last row's sequence."""
     limit = min(limit, PAGE_MAX)
     found: list[UsageRow] = []
@@ -174,7 +176,7 @@ def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, in
     return [unfolded] if lowest is None else [(lowest - 1, highest), unfolded]
 
 
-def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
+def get_usage_row(connection: sa.Connection, request_id: str) -> UsageRow | None:
     found = _rows(connection, _SELECT.where(_usage.c.request_id == request_id))
     return found[0] if found else None
 

@@ -201,10 +201,10 @@ def file_name(connection: sa.Connection, spec: ExportSpec) -> str:
 def of_spec(connection: sa.Connection, spec: ExportSpec) -> Iterator[Period]:
     """The periods of an export, in the order of the file. Raises RowNotFound if there is none."""
     if spec.tenant_id is not None:
-        yield periods.get(connection, spec.tenant_id, spec.month)
+        yield periods.get_period(connection, spec.tenant_id, spec.month)
         return
     after: tuple[int, str] | None = None
-    while found := periods.listing(connection, month=spec.month, after=after):
+    while found := periods.list_periods(connection, month=spec.month, after=after):
         yield from found
         after = (found[-1].start_at, found[-1].id)
     if after is None:
@@ -445,7 +445,7 @@ class _Export:
     def _corrections(self, period: Period) -> Iterator[tuple[Correction, int | None, str | None]]:
         """The period's corrections, each with the moment and the tag set of its request."""
         after = 0
-        while found := corrections.listing(self._connection, period_id=period.id, after=after):
+        while found := corrections.list_corrections(self._connection, period_id=period.id, after=after):
             request_ids = {made.request_id for made in found if made.request_id is not None}
             columns = (_usage.c.request_id, _usage.c.finished_at, _usage.c.tag_set_id)
             query = sa.select(*columns).where(_usage.c.request_id.in_(request_ids))

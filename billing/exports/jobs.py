@@ -19,7 +19,7 @@ from billing.exports import export
 from billing.exports.export import ExportSpec, Format, Kind
 from billing.focus.manifest import Manifest
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 
 # The most active jobs that export all tenants, and of each tenant, so that one tenant cannot use up the limit of
 # another.
@@ -76,7 +76,7 @@ class ExportJob(msgspec.Struct, frozen=True):
         return ExportSpec(kind=self.kind, format=self.format, month=self.month, tenant_id=self.tenant_id)
 
 
-def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
+def queue_export(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
     """Queue an export. Raises InvalidValue, also if too many jobs are active, and RowNotFound if there is no period."""
     spec.check()
     next(export.of_spec(connection, spec))
@@ -102,7 +102,7 @@ def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Cl
     return ExportJob(*connection.execute(made.returning(*_exports.c)).one())
 
 
-def get(connection: sa.Connection, export_id: str) -> ExportJob:
+def get_export(connection: sa.Connection, export_id: str) -> ExportJob:
     """Raises RowNotFound."""
     row = connection.execute(sa.select(_exports).where(_exports.c.id == export_id)).one_or_none()
     if row is None:
@@ -110,7 +110,7 @@ def get(connection: sa.Connection, export_id: str) -> ExportJob:
     return ExportJob(*row)
 
 
-def listing(
+def list_exports(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
 ) -> list[ExportJob]:
     """Jobs, newest first; a page begins below sequence `before`."""
@@ -122,18 +122,20 @@ def listing(
     return [ExportJob(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
+def query_exports(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[ExportJob]:
     """A page of jobs. Raises InvalidValue."""
     query = sa.select(_exports)
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
+    return select_page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
-def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
+def cancel_export(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
     """Cancel a queued or running job, or mark the file of a done job as removed. A job in another state does not
     change. Raises RowNotFound."""
-    job = get(connection, export_id)
+    job = get_export(connection, export_id)
     state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
     if state == job.state:
         return job
@@ -143,7 +145,7 @@ def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_no
         .values(state=state, finished_at=clock(connection))
     )
     connection.execute(changed)
-    return get(connection, export_id)
+    return get_export(connection, export_id)
 
 
 # ---- for the gateway that runs the jobs
@@ -164,12 +166,14 @@ def _head(now: int) -> sa.Select[Any]:
 
 
 def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
-    """Whether `claim` would find a job; a cheap query."""
+    """Whether `claim_export` would find a job; a cheap query."""
     head = connection.execute(_head(clock(connection))).one_or_none()
     return head is not None and bool(head.free)
 
 
-def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
+def claim_export(
+    connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now
+) -> ExportJob | None:
     """Claim the oldest active job, unless a live gateway runs it: one job runs at a time. Returns None if there is no
     job to claim. A job that has been started ATTEMPTS_MAX times is marked as failed."""
     now = clock(connection)
@@ -210,7 +214,7 @@ def record_progress(
     return connection.execute(change).rowcount == 1
 
 
-def finish(
+def finish_export(
     connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
 ) -> bool:
     """Mark the job as done. Returns False as `record_progress` does."""
@@ -233,7 +237,7 @@ def finish(
     return True
 
 
-def fail(
+def fail_export(
     connection: sa.Connection,
     export_id: str,
     gateway_id: str,
@@ -243,7 +247,7 @@ def fail(
     clock: Clock = database_now,
 ) -> None:
     """End a failed attempt. With `again` the job is queued once more, unless it had ATTEMPTS_MAX attempts."""
-    job = get(connection, export_id)
+    job = get_export(connection, export_id)
     last = not again or job.attempts >= ATTEMPTS_MAX
     state, finished = ("failed", clock(connection)) if last else ("queued", None)
     values = {"state": state, "finished_at": finished, "gateway_id": None, "error": reason[:ERROR_CHARS_MAX]}
@@ -263,7 +267,7 @@ def active_jobs(connection: sa.Connection, names: Sequence[str]) -> list[ExportJ
     return [ExportJob(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
-def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:
+def mark_files_removed(connection: sa.Connection, export_ids: Sequence[str]) -> None:
     """Mark the jobs' files as removed."""
     change = sa.update(_exports).where(_exports.c.id.in_(export_ids), _exports.c.state == "done")
     connection.execute(change.values(state="removed"))

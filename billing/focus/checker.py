@@ -62,7 +62,7 @@ class FocusReport(msgspec.Struct, frozen=True):
         return self.musts == 0
 
 
-def check(path: Path, manifest: Path | None = None) -> FocusReport:
+def check_focus_file(path: Path, manifest: Path | None = None) -> FocusReport:
     """Check the file at `path`. `manifest`: by default the manifest beside the file, if there is one. Raises
     UnreadableFile, OSError."""
     found = FindingList()
@@ -162,7 +162,7 @@ class _Check:
         known = self._sound.setdefault(column.name, set())
         faults = {}
         for cell in batch.distinct[at] - known:
-            if fault := values.check(column, cell, self._typed):
+            if fault := values.check_cell(column, cell, self._typed):
                 faults[cell] = fault
             elif len(known) < SOUND_MAX:
                 known.add(cell)
@@ -317,4 +317,4 @@ def _either(*named: Iterable[str]) -> list[str]:
     return sorted({name for names in named for name in names})
 
 
-__all__ = ["FocusReport", "UnreadableFile", "check"]
+__all__ = ["FocusReport", "UnreadableFile", "check_focus_file"]

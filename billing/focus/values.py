@@ -40,7 +40,7 @@ _NUMERIC_PROPERTIES = frozenset(
 Fault = tuple[str, str] | None
 
 
-def check(column: Column, value: object, typed: bool) -> Fault:
+def check_cell(column: Column, value: object, typed: bool) -> Fault:
     """Check a cell of a FOCUS column without the other cells of its row. `typed`: the format distinguishes numbers from
     strings."""
     if value is None:

@@ -63,7 +63,7 @@ def is_live(renewed_at: int, expires_at: int, now: int) -> bool:
     return now < expires_at and renewed_at <= now + max(AHEAD_MAX, expires_at - renewed_at)
 
 
-def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
+def count_live_gateways(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
     """The number of living gateways; rate limits are divided by it while Redis is unavailable. A gateway that missed
     three renewals does not count: it cannot reach the database, and admits no request."""
     renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)

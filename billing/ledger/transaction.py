@@ -429,7 +429,7 @@ class LedgerTransaction:
         crossings = self._counters.cross()
         self._counters.write(connection)
         if crossings:
-            alerts.record(connection, crossings, self._now)
+            alerts.record_alerts(connection, crossings, self._now)
 
     def _write_moved(self, connection: sa.Connection) -> None:
         moved = self._moved.values()

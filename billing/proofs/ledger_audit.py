@@ -11,7 +11,7 @@ from billing import tables
 from billing.clock import Clock, database_now
 from billing.proofs import budget_proofs, transaction_proofs
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
-from billing.proofs.sums import sums
+from billing.proofs.sums import sum_transactions
 
 _holds = tables.holds
 
@@ -52,7 +52,7 @@ def audit_ledger(connection: sa.Connection, clock: Clock = database_now) -> Ledg
     open_holds = sa.select(sa.func.count()).select_from(_holds).where(_holds.c.state == "held")
     return LedgerAudit(
         unbalanced=_names(transaction_proofs.balanced(connection)),
-        cost_difference_picos=sum(one.owed_picos - one.entered_picos for one in sums(connection, None)),
+        cost_difference_picos=sum(one.owed_picos - one.entered_picos for one in sum_transactions(connection, None)),
         wrong_counters=_names(budget_proofs.counted(connection)),
         overshot=budget_proofs.overshot(connection),
         oversettled=_names(transaction_proofs.charged_as_held(connection)),

@@ -45,7 +45,7 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     """The usage rows of each period, up to the cursor = the period's roll-ups, by model, adapter, tier and price."""
     folded = rollups.read_cursor(connection).sequence
     key = ("model", "tier", "price_version_id")
-    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    sums = {name: column for name, column in rollups.usage_sums().items() if name in _SUMMED}
     raw = select(
         _periods.c.id.label("period_id"),
         *(_usage.c[name] for name in key),
@@ -77,7 +77,7 @@ def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Im
 def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance]:
     folded = rollups.read_cursor(connection).sequence
     within = sa.or_(*(_usage.c.finished_at.between(hour, hour + HOUR - 1) for hour in hours))
-    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    sums = {name: column for name, column in rollups.usage_sums().items() if name in _SUMMED}
     raw = (
         select(_usage.c.tenant_id, rollups.hour().label("hour"), *(column.label(name) for name, column in sums.items()))
         .where(within, _usage.c.sequence <= folded)
@@ -94,7 +94,7 @@ def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance
 def rolled_up_days(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     """Usage = roll-ups by tenant and UTC day, of the days that are in the month by every tenant's clock."""
     folded = day_rollups.read_day_cursor(connection).sequence
-    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    sums = {name: column for name, column in rollups.usage_sums().items() if name in _SUMMED}
     raw = select(_usage.c.tenant_id, day_rollups.day().label("day"), *(each.label(name) for name, each in sums.items()))
     raw = raw.where(_usage.c.sequence <= folded)
     kept = select(_days.c.tenant_id, _days.c.day, *((-sa.func.sum(_days.c[name])).label(name) for name in _SUMMED))

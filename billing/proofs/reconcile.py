@@ -30,8 +30,7 @@ from billing.proofs import (
 from billing.proofs.engine_books import EngineBounds
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
 from billing.proofs.ledger_audit import ledger_imbalances
-from billing.proofs.sums import Sums
-from billing.proofs.sums import sums as sums_of_month
+from billing.proofs.sums import Sums, sum_transactions
 
 MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check reads the remaining rows
 # A minute's check repeats the corrections of this time before the last check: a correction may become visible this long
@@ -104,7 +103,7 @@ def reconcile_all(connection: sa.Connection, clock: Clock = database_now) -> Rec
     found = [imbalance for proof in PERIOD_PROOFS for imbalance in proof(connection, None)]
     found += transaction_proofs.corrected(connection)
     found = list(dict.fromkeys(found + ledger_imbalances(connection)))  # both prove that corrections are balanced
-    return _result("whole", began, at, 0, connection, found, sums_of_month(connection, None))
+    return _result("whole", began, at, 0, connection, found, sum_transactions(connection, None))
 
 
 def reconcile_month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Reconciliation:
@@ -113,7 +112,7 @@ def reconcile_month(connection: sa.Connection, label: str, clock: Clock = databa
     began, at = time.monotonic(), clock(connection)
     found = [imbalance for proof in PERIOD_PROOFS for imbalance in proof(connection, label)]
     found += transaction_proofs.corrected(connection)
-    return _result("month", began, at, 0, connection, found, sums_of_month(connection, label))
+    return _result("month", began, at, 0, connection, found, sum_transactions(connection, label))
 
 
 def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
@@ -134,7 +133,7 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
     return msgspec.structs.replace(result, sequence_to=upto, engine_gap=gap, engine_bounds=bounds)
 
 
-def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
+def store_reconciliation(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
     """Store the result. The next minute's reconciliation begins where a stored result of kind "minute" ends."""
     row = {
         "kind": result.kind,
@@ -164,14 +163,16 @@ def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconc
     return None if row is None else _read(row)
 
 
-def get(connection: sa.Connection, number: int) -> Reconciliation | None:
+def get_reconciliation(connection: sa.Connection, number: int) -> Reconciliation | None:
     """The result with this number. None: there was no such result, or it had no finding and was deleted after
     RESULTS_KEPT_MAX newer results."""
     row = connection.execute(sa.select(_results).where(_results.c.number == number)).one_or_none()
     return None if row is None else _read(row)
 
 
-def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Reconciliation]:
+def list_reconciliations(
+    connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX
+) -> list[Reconciliation]:
     """Results, newest first; a page begins below the number `before`."""
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))
     return [

@@ -24,7 +24,7 @@ class Sums(msgspec.Struct, frozen=True):
     entered_picos: int
 
 
-def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
+def sum_transactions(connection: sa.Connection, month: str | None) -> list[Sums]:
     """Sums by currency of a month, or (None) of all months. A usage row counts in the month of finished_at, a
     correction in that of created_at, an entry in that of recorded_at."""
     of_usage = select(_usage.c.currency, sa.func.count().label("n"), sum_of(_usage.c.cost_picos).label("picos"))

@@ -59,7 +59,7 @@ class PackedBatch:
         return [(chunk, slice(row + chunk.pooled().start - chunk.start, row + chunk.count)) for chunk, row in pooling]
 
 
-def pack(
+def pack_step(
     chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype: torch.dtype, *, exact: bool = False
 ) -> PackedBatch:
     """Lay out `chunks`: at least one, with ids within the vocabulary and a page for every token. `exact`: each row is

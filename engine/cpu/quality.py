@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.compute.quality import WINDOW_TOKENS, LayerRun, window_chunks
 from engine.compute.shared import kv_layout, page_size
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import DecoderConfig
 from engine.models.cpu_loading import CpuWeightReader
@@ -75,7 +75,7 @@ class CpuMeasuredModel:
             windows = hidden.shape[0]
             arena = torch.zeros(windows * pages, page_bytes, dtype=torch.uint8)
             decoder = Decoder(self._one_layer, weights, PagedKv.of(arena, layout))
-            batch = pack(window_chunks(windows, pages), decoder.kv.tokens_per_page, hidden.device, self._dtype)
+            batch = pack_step(window_chunks(windows, pages), decoder.kv.tokens_per_page, hidden.device, self._dtype)
             return decoder.run_layers(hidden.flatten(0, 1).clone(), batch, None).view(hidden.shape)
 
         return run

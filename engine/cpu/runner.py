@@ -24,7 +24,7 @@ from engine.compute.numerics import cpu_numerics
 from engine.compute.penalties import Draw
 from engine.compute.pooling import pooled_sum
 from engine.compute.shared import check_page, draw_of, host_memory, page_size, sort_out
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import EXACT_ROWS, Decoder
 from engine.cpu.sampler import sample
 from engine.cpu.threads import available_cores, measured_threads
@@ -125,7 +125,7 @@ class TorchRunner:
     def _forward(self, chunks: list[Chunk], decoder: Decoder, pending: TorchPending) -> None:
         """Compute the logits, the prompt logprobs and the pooled vectors of the pending step."""
         device, exact = self._arena.device, decoder.exact
-        batch = pack(chunks, decoder.kv.tokens_per_page, device, decoder.dtype, exact=exact)
+        batch = pack_step(chunks, decoder.kv.tokens_per_page, device, decoder.dtype, exact=exact)
         runs = [(chunk.sequence.adapter, chunk.count) for chunk in batch.chunks]
         lora = LoraBatch(self.adapters, runs, device, rows_per_product=EXACT_ROWS if exact else None)
         indices = {id(chunk): index for index, chunk in enumerate(pending.step.chunks)}

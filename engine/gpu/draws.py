@@ -79,7 +79,7 @@ class PendingLogprobs:
         }
 
 
-def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs | None:
+def report_logprobs(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs | None:
     """Like engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
     request it, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
     places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]

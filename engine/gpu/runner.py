@@ -33,7 +33,7 @@ from engine.gpu.draws import (
     draw_fields,
     mode_of,
     pool_prompts,
-    report,
+    report_logprobs,
     report_prompts,
     to_host,
     undrawable,
@@ -387,7 +387,7 @@ class GpuRunner:
         fields = Draws(*(layout.view(memory.packed, name)[: len(draws)] for name in DRAW_FIELDS))
         changes = self._changes(pending, masks) if masks.words is not None or any(map(changes_logits, draws)) else None
         sample(logits, fields, memory.scratch, drawn, mode=mode_of(draws, vocab), changes=changes)
-        return report(logits, drawn, draws)
+        return report_logprobs(logits, drawn, draws)
 
     def _changes(self, pending: PendingStep, masks: Masks) -> Changes | None:
         """The changes of the logits of a step's rows, sent to the device."""

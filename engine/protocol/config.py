@@ -150,7 +150,7 @@ class EngineConfig(EngineLimits, frozen=True, kw_only=True):
         check_tiers(self.tiers)
 
 
-def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
+def parse_engine_config(data: bytes, source: str = "the configuration") -> EngineConfig:
     """Raises EngineConfigError."""
     if len(data) > CONFIG_BYTES_MAX:
         raise EngineConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
@@ -162,9 +162,9 @@ def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
         raise EngineConfigError(f"{source}: {error}") from error
 
 
-def load(path: Path) -> EngineConfig:
+def load_engine_config(path: Path) -> EngineConfig:
     """Raises EngineConfigError."""
     try:
-        return parse(path.read_bytes(), str(path))
+        return parse_engine_config(path.read_bytes(), str(path))
     except OSError as error:
         raise EngineConfigError(f"{path}: {error.strerror}") from error

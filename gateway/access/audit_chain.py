@@ -76,9 +76,9 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `verify`. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
-    older version that are not in the chain yet. `foreign`: checkpoints of a secret that is not known, whose hashes were
-    compared and whose signers were not."""
+    """The result of `verify_chain`. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines
+    of an older version that are not in the chain yet. `foreign`: checkpoints of a secret that is not known, whose
+    hashes were compared and whose signers were not."""
 
     lines: int
     position: int
@@ -124,7 +124,7 @@ def lock_head(connection: sa.Connection) -> sa.Row[Any]:
     return connection.execute(_LOCK_HEAD).one()
 
 
-def append(connection: sa.Connection, head: sa.Row[Any], lines: Sequence[sa.Row[Any]]) -> None:
+def append_to_chain(connection: sa.Connection, head: sa.Row[Any], lines: Sequence[sa.Row[Any]]) -> None:
     """Add lines of the audit log after `head`, from `lock_head`."""
     position, newest = head.position, head.hash
     rows = []
@@ -142,7 +142,7 @@ def chain_unhashed(connection: sa.Connection, limit: int = READ_ROWS) -> int:
     """Add at most `limit` lines without a hash to the chain, by their ids. Returns their number."""
     head = lock_head(connection)
     lines = connection.execute(_unhashed(head.chained_to).order_by(audit_log.c.id).limit(limit)).all()
-    append(connection, head, lines)
+    append_to_chain(connection, head, lines)
     if len(lines) < limit:
         newest = connection.execute(sa.select(sa.func.coalesce(sa.func.max(audit_log.c.id), 0))).scalar_one()
         chained_to = max(head.chained_to, int(newest) - LATE_IDS_MAX)
@@ -204,7 +204,9 @@ def erase_contents(connection: sa.Connection, tenant_id: str) -> None:
     connection.execute(sa.update(audit_log).where(audit_log.c.tenant_id == tenant_id).values(nothing))
 
 
-def verify(connection: sa.Connection, known: Sequence[str], more: Sequence[AuditCheckpoint] = ()) -> VerifiedChain:
+def verify_chain(
+    connection: sa.Connection, known: Sequence[str], more: Sequence[AuditCheckpoint] = ()
+) -> VerifiedChain:
     """Compare every line with the chain, and the chain with its checkpoints and `more` of them, kept elsewhere.
     `known`: the signers of this deployment; none: signatures are not required. Call it in one unchanging view."""
     stored = [AuditCheckpoint(**row._mapping) for row in connection.execute(sa.select(audit_checkpoints))]

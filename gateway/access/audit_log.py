@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from gateway.access import audit_chain
 from gateway.tables import audit_log, people
 
@@ -74,7 +74,7 @@ def host_actor() -> str:
         return f"cli:{os.getuid()}"
 
 
-def record(
+def add_audit_line(
     connection: sa.Connection,
     *,
     actor: str,
@@ -98,10 +98,10 @@ def record(
         before=msgspec.to_builtins(before),
         after=msgspec.to_builtins(after),
     )
-    audit_chain.append(connection, head, [connection.execute(insert.returning(audit_log)).one()])
+    audit_chain.append_to_chain(connection, head, [connection.execute(insert.returning(audit_log)).one()])
 
 
-def listing(
+def list_audit_lines(
     connection: sa.Connection, only: AuditFilter, *, before: int | None = None, limit: int = 100
 ) -> list[AuditLine]:
     """At most `limit` lines (and LIST_MAX), newest first; with `before`, only lines with a smaller id."""
@@ -111,16 +111,16 @@ def listing(
     return [AuditLine(**row._mapping) for row in connection.execute(query)]
 
 
-def get(connection: sa.Connection, line_id: int, *, names_of: str | None = None) -> AuditLine | None:
+def get_audit_line(connection: sa.Connection, line_id: int, *, names_of: str | None = None) -> AuditLine | None:
     """The line with this id. `names_of` as that of AuditFilter."""
     query = _matching(AuditFilter(names_of=names_of)).where(audit_log.c.id == line_id)
     row = connection.execute(query).one_or_none()
     return None if row is None else AuditLine(**row._mapping)
 
 
-def found(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> ListPage[AuditLine]:
+def query_audit_lines(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> ListPage[AuditLine]:
     """One page of the matching lines. Raises InvalidValue."""
-    return page(
+    return select_page(
         connection, _matching(only), _SORTED, query, lambda row: AuditLine(**row._mapping), lambda line: line.id
     )
 

@@ -47,7 +47,7 @@ class BreakGlass:
 
         def record(connection: sa.Connection) -> None:
             revision.lock(connection)
-            audit_log.record(
+            audit_log.add_audit_line(
                 connection,
                 actor=caller.key_id,
                 action=ACTION,

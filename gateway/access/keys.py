@@ -22,7 +22,7 @@ from billing.accounts.tags import check_tags, store_tag_set
 from billing.bulk import BulkUpdate, Query, among
 from billing.errors import ArgumentChecks, InvalidValue
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.revision import Change
 from billing.texts import check_text, visible
 from gateway.access.roles import ROLES, TENANT_ADMIN, Role
@@ -146,7 +146,7 @@ def _base62(value: int) -> str:
     return "".join(reversed(digits))
 
 
-def create(
+def create_key(
     connection: sa.Connection,
     *,
     tenant_id: str | None,
@@ -284,7 +284,7 @@ def _checked_models(tenant_id: str | None, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def get(connection: sa.Connection, key_id: str) -> Key | None:
+def get_key(connection: sa.Connection, key_id: str) -> Key | None:
     row = connection.execute(_SELECT.where(keys.c.id == key_id)).one_or_none()
     return None if row is None else _key(row)
 
@@ -317,7 +317,7 @@ def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[K
     return [_key(row) for row in connection.execute(query)]
 
 
-def found(
+def query_keys(
     connection: sa.Connection,
     query: ListQuery,
     *,
@@ -332,7 +332,7 @@ def found(
     select = _SELECT.where(*(keys.c[name] == value for name, value in equal.items() if value is not None))
     if status is not None:
         select = select.where(*_has_status(status, clock.database_now(connection)))
-    return page(connection, select, _SORTED, query, _key, lambda key: key.id)
+    return select_page(connection, select, _SORTED, query, _key, lambda key: key.id)
 
 
 def _has_status(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
@@ -372,7 +372,7 @@ def is_usable(connection: sa.Connection, key_id: str) -> bool:
     return connection.execute(query).one_or_none() is not None
 
 
-def update(
+def update_key(
     connection: sa.Connection,
     key_id: str,
     *,
@@ -413,7 +413,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         raise KeyRefused(f"{key_id} is revoked or expired")
     if old.rotated_to is not None:
         raise KeyRefused(f"{key_id} was rotated to {old.rotated_to} already")
-    made = create(
+    made = create_key(
         connection,
         tenant_id=old.tenant_id,
         name=visible(old.name)[:NAME_CHARS_MAX],  # an old key's name may break the rules of `check_text`

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.clock import database_now
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.texts import visible
 from gateway.access import audit_log
 from gateway.access.roles import ROLES, Role
@@ -101,7 +101,7 @@ def grant_of(connection: sa.Connection, mappings: Sequence[GroupSection], groups
     return None
 
 
-def get(connection: sa.Connection, person_id: str) -> Person | None:
+def get_person(connection: sa.Connection, person_id: str) -> Person | None:
     row = connection.execute(_SELECT.where(people.c.id == person_id)).one_or_none()
     return None if row is None else _person(row)
 
@@ -112,9 +112,9 @@ def by_subject(connection: sa.Connection, issuer: str, subject: str) -> Person |
     return None if row is None else _person(row)
 
 
-def found(connection: sa.Connection, query: ListQuery) -> ListPage[Person]:
+def query_people(connection: sa.Connection, query: ListQuery) -> ListPage[Person]:
     """One page of all people. Raises InvalidValue."""
-    return page(connection, _SELECT, _SORTED, query, _person, lambda person: person.id)
+    return select_page(connection, _SELECT, _SORTED, query, _person, lambda person: person.id)
 
 
 def usable(connection: sa.Connection, person_ids: Collection[str]) -> set[str]:
@@ -149,10 +149,10 @@ def sign_in(connection: sa.Connection, identity: Identity, grant: Grant, request
         else:
             _record(connection, "person.create", None, person, request_id)
             return person
-    return update(connection, known, identity, grant, request_id, signed_in_at=now)
+    return update_person(connection, known, identity, grant, request_id, signed_in_at=now)
 
 
-def update(
+def update_person(
     connection: sa.Connection,
     before: Person,
     identity: Identity,
@@ -180,7 +180,7 @@ def update(
 
 def _record(connection: sa.Connection, action: str, before: Person | None, after: Person, request_id: str) -> None:
     """The line is of the tenant of a tenant_admin. Name and email are left out: the log cannot be erased."""
-    audit_log.record(
+    audit_log.add_audit_line(
         connection,
         actor=after.id,
         action=action,

@@ -124,7 +124,7 @@ def note_checked(connection: sa.Connection, session: PersonSession, sealed_token
     return bool(connection.execute(update.values(values)).rowcount)
 
 
-def end(connection: sa.Connection, session_id: str, person: Person, request_id: str) -> None:
+def end_session(connection: sa.Connection, session_id: str, person: Person, request_id: str) -> None:
     ended = connection.execute(sa.delete(person_sessions).where(person_sessions.c.id == session_id))
     if ended.rowcount:
         _record(connection, "session.end", session_id, person, request_id)
@@ -138,7 +138,7 @@ def end_all(connection: sa.Connection, person: Person, request_id: str, *, provi
         query = query.where(person_sessions.c.provider_sid == provider_sid)
     ids = connection.execute(query).scalars().all()
     for session_id in ids:
-        end(connection, session_id, person, request_id)
+        end_session(connection, session_id, person, request_id)
     return len(ids)
 
 
@@ -153,7 +153,7 @@ def people_of_sid(connection: sa.Connection, issuer: str, provider_sid: str) -> 
     return list(connection.execute(query).scalars())
 
 
-def spend(connection: sa.Connection, kind: str, token: str, lasts_s: float) -> None:
+def spend_token(connection: sa.Connection, kind: str, token: str, lasts_s: float) -> None:
     """Note that a token was used. It is remembered for `lasts_s`, after which it must be refused for its age. Raises
     Spent."""
     now = database_now(connection)
@@ -176,7 +176,7 @@ def _spent_hash(kind: str, token: str) -> str:
 
 
 def _record(connection: sa.Connection, action: str, session_id: str, person: Person, request_id: str) -> None:
-    audit_log.record(
+    audit_log.add_audit_line(
         connection,
         actor=person.id,
         action=action,

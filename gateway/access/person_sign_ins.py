@@ -131,7 +131,7 @@ class PersonSignIns:
         identity = finished.identity
         revision.lock(connection)  # before any row, as every write that the audit log records
         try:
-            person_sessions.spend(connection, "state", finished.state, START_S_MAX + SKEW_S)
+            person_sessions.spend_token(connection, "state", finished.state, START_S_MAX + SKEW_S)
         except Spent:
             raise SignInStateUsed("This sign-in was used already (state).") from None
         grant = people.grant_of(connection, self._section.groups, identity.groups)
@@ -160,7 +160,7 @@ class PersonSignIns:
         revision.lock(connection)
         known = people.by_subject(connection, identity.issuer, identity.subject)
         if known is not None:
-            people.update(connection, known, identity, None, request_id)
+            people.update_person(connection, known, identity, None, request_id)
             person_sessions.end_all(connection, known, request_id)
         return known
 
@@ -214,7 +214,7 @@ class PersonSignIns:
         if person is None or person.id != session.person_id:
             return False
         grant = people.grant_of(connection, self._section.groups, identity.groups)
-        people.update(connection, person, identity, grant, request_id)
+        people.update_person(connection, person, identity, grant, request_id)
         if grant is None:
             person_sessions.end_all(connection, person, request_id)
             return False
@@ -230,8 +230,8 @@ class PersonSignIns:
     async def end(self, session: PersonSession, request_id: str) -> None:
         def end(connection: sa.Connection) -> None:
             revision.lock(connection)
-            if (person := people.get(connection, session.person_id)) is not None:
-                person_sessions.end(connection, session.id, person, request_id)
+            if (person := people.get_person(connection, session.person_id)) is not None:
+                person_sessions.end_session(connection, session.id, person, request_id)
 
         await self._database.write_in_background(end)
 
@@ -244,14 +244,14 @@ class PersonSignIns:
 
         def end(connection: sa.Connection) -> int:
             revision.lock(connection)
-            person_sessions.spend(connection, "logout", logout.token_id, LOGOUT_TOKEN_S + 2 * SKEW_S)
+            person_sessions.spend_token(connection, "logout", logout.token_id, LOGOUT_TOKEN_S + 2 * SKEW_S)
             if logout.subject is not None:
                 named = people.by_subject(connection, issuer, logout.subject)
                 ended = [] if named is None else [named]
             else:
                 assert logout.provider_sid is not None
                 ids = person_sessions.people_of_sid(connection, issuer, logout.provider_sid)
-                ended = [person for id_ in ids if (person := people.get(connection, id_)) is not None]
+                ended = [person for id_ in ids if (person := people.get_person(connection, id_)) is not None]
             sid = logout.provider_sid
             return sum(person_sessions.end_all(connection, person, request_id, provider_sid=sid) for person in ended)
 
@@ -275,7 +275,7 @@ class PersonSignIns:
 
     async def _person_of(self, session: PersonSession) -> Person:
         """Raises SignInRefused for a person of another provider than the configured one."""
-        person = await self._database.read(lambda c: people.get(c, session.person_id))
+        person = await self._database.read(lambda c: people.get_person(c, session.person_id))
         if person is None or person.issuer != self._section.issuer:
             raise SignInRefused("The session is of another provider than the configured one.")
         return person

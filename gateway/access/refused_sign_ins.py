@@ -82,7 +82,7 @@ class RefusedSignIns:
 
         def record(connection: sa.Connection) -> None:
             revision.lock(connection)
-            audit_log.record(
+            audit_log.add_audit_line(
                 connection,
                 actor=actor or UNKNOWN_ACTOR,
                 action=action,

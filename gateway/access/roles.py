@@ -54,14 +54,14 @@ _WRITES: dict[Role, frozenset[Area]] = {
 }
 
 
-def may(role: Role, area: Area, access: Access) -> bool:
+def is_permitted(role: Role, area: Area, access: Access) -> bool:
     return area in (_READS if access == "read" else _WRITES)[role]
 
 
 def permissions(role: Role) -> list[str]:
     """The role's permissions as `area:read` and `area:write`, in the order of AREAS."""
     accesses: tuple[Access, ...] = get_args(Access)
-    return [f"{area}:{access}" for area in AREAS for access in accesses if may(role, area, access)]
+    return [f"{area}:{access}" for area in AREAS for access in accesses if is_permitted(role, area, access)]
 
 
 def may_grant(role: Role, other: Role) -> bool:

@@ -262,12 +262,12 @@ def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> No
     """End the session of this cookie; it may belong to another key or person."""
     query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
     if (row := connection.execute(query).one_or_none()) is not None:
-        key = keys.get(connection, row.key_id)
+        key = keys.get_key(connection, row.key_id)
         _end(connection, row.key_id, None if key is None else key.tenant_id, row.id, request_id)
         return
     session = person_sessions.by_cookie(connection, _hash(cookie))
-    if session is not None and (person := people.get(connection, session.person_id)) is not None:
-        person_sessions.end(connection, session.id, person, request_id)
+    if session is not None and (person := people.get_person(connection, session.person_id)) is not None:
+        person_sessions.end_session(connection, session.id, person, request_id)
 
 
 def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_id: str, request_id: str) -> None:
@@ -279,7 +279,7 @@ def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_
 def _record(
     connection: sa.Connection, action: str, key_id: str, tenant_id: str | None, session_id: str, request_id: str
 ) -> None:
-    audit_log.record(
+    audit_log.add_audit_line(
         connection, actor=key_id, action=action, object_id=session_id, tenant_id=tenant_id, request_id=request_id
     )
 

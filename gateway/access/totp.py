@@ -152,7 +152,7 @@ def _hash(code: str) -> str:
 
 
 def _record(connection: sa.Connection, action: str, caller: Caller, request_id: str, **after: int) -> None:
-    audit_log.record(
+    audit_log.add_audit_line(
         connection,
         actor=caller.key_id,
         action=action,

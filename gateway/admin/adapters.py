@@ -87,7 +87,7 @@ class AdapterWrites:
         self._check_pinned(pinned)
         tenant_ids = self._tenant_ids(connection, shared)
         adapters.check_free(before.name, self._taken_names(connection, before.tenant_id, before, tenant_ids))
-        after = adapters.change(connection, adapter_id, shared=tenant_ids, pinned=pinned, notes=notes)
+        after = adapters.change_adapter(connection, adapter_id, shared=tenant_ids, pinned=pinned, notes=notes)
         return self._record(connection, "adapter.update", before, after)
 
     def remove(self, connection: sa.Connection, adapter_id: str) -> Adapter:
@@ -95,7 +95,9 @@ class AdapterWrites:
         uses them and no other adapter has the same content."""
         self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
-        return self._record(connection, "adapter.remove", before, adapters.remove(connection, adapter_id))
+        return self._record(
+            connection, "adapter.remove", before, adapters.remove_adapter_and_versions(connection, adapter_id)
+        )
 
     def remove_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
         """Remove a version that is not served."""

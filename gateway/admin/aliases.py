@@ -45,10 +45,10 @@ class AliasWrites:
             tenants=None if tenants is None else tuple(self._writes.tenant(connection, slug).id for slug in tenants),
             active=active,
         )
-        aliases.check(wanted)
+        aliases.check_alias(wanted)
         self._check_names(connection, wanted)
-        before = aliases.get(connection, name)
-        after = aliases.put(connection, wanted)
+        before = aliases.get_alias(connection, name)
+        after = aliases.put_alias(connection, wanted)
         if after != before:
             self._writes.record_line(connection, "alias.set", name[:OBJECT_CHARS_MAX], before=before, after=after)
         return after
@@ -57,7 +57,7 @@ class AliasWrites:
         """Remove the alias. Where laneway.toml has the name, its alias applies again."""
         self._writes.bump(connection, "aliases")
         self._writes.check_operator("aliases")
-        before = aliases.remove(connection, name)
+        before = aliases.delete_alias(connection, name)
         after = msgspec.structs.replace(before, active=False)
         self._writes.record_line(connection, "alias.remove", name[:OBJECT_CHARS_MAX], before=before, after=after)
         return after

@@ -47,12 +47,14 @@ class BudgetWrites:
         if scope == "tenant":
             self._check_operator()
         wanted = (unit, period, per_end_user)
-        listed = budgets.listing(connection, scope_id=scope_id)
+        listed = budgets.list_budgets(connection, scope_id=scope_id)
         before = next((b for b in listed if (b.unit, b.period, b.per_end_user) == wanted), None)
         if before is not None:
-            budget = budgets.change(connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
+            budget = budgets.change_budget(
+                connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds
+            )
         else:
-            budget = budgets.create(
+            budget = budgets.create_budget(
                 connection,
                 tenant_id=tenant_id,
                 scope=scope,
@@ -69,12 +71,14 @@ class BudgetWrites:
 
     def remove(self, connection: sa.Connection, budget_id: str) -> Budget:
         self._writes.lock(connection)
-        before = budgets.get(connection, budget_id)
+        before = budgets.get_budget(connection, budget_id)
         if before is None or not before.active or not self._writes.actor.sees(before.tenant_id):
             raise RowNotFound(f"there is no budget {budget_id!r}")
         if before.scope == "tenant":
             self._check_operator()
-        return self._writes.record(connection, "budget.remove", before, budgets.remove(connection, budget_id))
+        return self._writes.record(
+            connection, "budget.remove", before, budgets.deactivate_budget(connection, budget_id)
+        )
 
     def _check_operator(self) -> None:
         self._writes.check_operator("a tenant's own budgets")
@@ -106,16 +110,16 @@ def end_user_states(
 ) -> ListPage[EndUserState]:
     """A page of the budgets of a template's end users. `digest_in` lists one end user only: it returns the end
     user's digest for a tenant's id. Raises RowNotFound, InvalidValue."""
-    budget = budgets.get(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
+    budget = budgets.get_budget(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
     if budget is None or not budget.active or not budget.per_end_user or not actor.sees(budget.tenant_id):
         raise RowNotFound(f"there is no budget for each end user with the id {budget_id!r}")
     digest = None if digest_in is None else digest_in(budget.tenant_id)
-    return end_users.states(
+    return end_users.query_end_user_states(
         connection, budget.id, budget.tenant_id, budget.period, list_query, database_now(connection), digest
     )
 
 
 def budget_state(connection: sa.Connection, budget: Budget) -> BudgetState:
     """An active budget in its present window."""
-    states = budgets.states(connection, scope_id=budget.scope_id)
+    states = budgets.list_budget_states(connection, scope_id=budget.scope_id)
     return next(state for state in states if state.budget.id == budget.id)

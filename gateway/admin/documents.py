@@ -75,7 +75,7 @@ class DocumentWrites:
         writes = self._writes
         writes.lock(connection)
         writes.check_operator("payments")
-        invoice = invoices.get(connection, invoice_id)
+        invoice = invoices.get_invoice(connection, invoice_id)
         if not writes.actor.sees(invoice.tenant_id):
             raise RowNotFound(f"there is no invoice {invoice_id!r}")
         made = documents.pay(

@@ -29,15 +29,15 @@ class ErasuresUnreadable(OSError):
     """A line of the file is damaged; the message names file and line."""
 
 
-def read(path: Path) -> list[Erasure]:
+def read_erasures(path: Path) -> list[Erasure]:
     """The erasures in the file, in their order; a missing file has no erasures. Raises ErasuresUnreadable, OSError."""
     try:
-        return parse(path.read_bytes(), str(path))
+        return parse_erasures(path.read_bytes(), str(path))
     except FileNotFoundError:
         return []
 
 
-def parse(text: bytes, name: str) -> list[Erasure]:
+def parse_erasures(text: bytes, name: str) -> list[Erasure]:
     """The erasures in the contents of a file. Raises ErasuresUnreadable, whose message has `name`."""
     found = []
     for number, line in enumerate(text.splitlines(keepends=True), 1):
@@ -50,14 +50,14 @@ def parse(text: bytes, name: str) -> list[Erasure]:
     return found
 
 
-def append(path: Path, erasures: Iterable[Erasure]) -> None:
+def append_erasures(path: Path, erasures: Iterable[Erasure]) -> None:
     """Append the erasures that the file lacks; they are on the disk when this returns. Raises ErasuresUnreadable,
     OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        known = {erasure.id for erasure in read(path)}
+        known = {erasure.id for erasure in read_erasures(path)}
         lines = [msgspec.json.encode(erasure) + b"\n" for erasure in erasures if erasure.id not in known]
         if lines:
             _write_whole(descriptor, b"".join(lines))

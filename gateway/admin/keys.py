@@ -63,7 +63,7 @@ class KeyWrites:
         project_id = None
         if tenant_id is not None:
             project_id = _open_project(connection, tenant_id, project or tenants.DEFAULT_PROJECT)
-        made = keys.create(
+        made = keys.create_key(
             connection,
             tenant_id=tenant_id,
             name=name,
@@ -106,7 +106,7 @@ class KeyWrites:
             if before.tenant_id is None:
                 raise InvalidValue("an admin key belongs to the operator, and to no project", "project")
             project_id = _open_project(connection, before.tenant_id, project)
-        after = keys.update(
+        after = keys.update_key(
             connection,
             key_id,
             project_id=project_id,
@@ -147,7 +147,7 @@ class KeyWrites:
 
     def _checked_role(self, kind: Kind, role: Role | None, tenant_id: str | None) -> Role | None:
         if kind != "admin":
-            return role  # `keys.create` refuses a role of such a key
+            return role  # `keys.create_key` refuses a role of such a key
         role = role or self._writes.actor.role
         self._writes.check_role(role)
         if role != TENANT_ADMIN and tenant_id is not None:

@@ -28,18 +28,22 @@ class LimitWrites:
         scope: Scope = "tenant" if key_id is None else "key"
         subject_id = key_id or tenant_id
         before = overrides.of_subject(connection, subject_id)
-        after = overrides.change(connection, scope=scope, subject_id=subject_id, tenant_id=tenant_id, change=change)
+        after = overrides.change_own_limits(
+            connection, scope=scope, subject_id=subject_id, tenant_id=tenant_id, change=change
+        )
         return self._writes.record(connection, "limits.set", before, after)
 
     def remove(self, connection: sa.Connection, limits_id: str) -> OwnLimits:
         """Apply the limits of the configuration again."""
         self._writes.lock(connection)
-        before = overrides.get(connection, limits_id)
+        before = overrides.get_own_limits(connection, limits_id)
         if before is None or not self._writes.actor.sees(before.tenant_id):
             raise RowNotFound(f"there are no limits {limits_id!r}")
         if before.scope == "tenant":
             self._check_operator()
-        return self._writes.record(connection, "limits.remove", before, overrides.remove(connection, limits_id))
+        return self._writes.record(
+            connection, "limits.remove", before, overrides.remove_own_limits(connection, limits_id)
+        )
 
     def _check_operator(self) -> None:
         self._writes.check_operator("a tenant's own limits")

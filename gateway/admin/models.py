@@ -102,9 +102,9 @@ class ModelWrites:
             "context_tokens": new.context_tokens,
         }  # fmt: skip
         if before is None or not before.active:
-            base_models.change(connection, wanted.name, **(UNCHANGED | files | values))
+            base_models.change_model_row(connection, wanted.name, **(UNCHANGED | files | values))
         elif values:
-            base_models.change(connection, wanted.name, **values)
+            base_models.change_model_row(connection, wanted.name, **values)
         return self._record(connection, "model.add", wanted.name, before)
 
     def update(self, connection: sa.Connection, name: str, change: ModelChange) -> BaseModel:
@@ -157,7 +157,7 @@ class ModelWrites:
         cleared."""
         if before.origin == "config":
             values = (UNCHANGED if before.id is None else {}) | CONFIGURED_FILES | values
-        base_models.change(connection, before.name, **values)
+        base_models.change_model_row(connection, before.name, **values)
 
     def _find(self, connection: sa.Connection, name: str) -> BaseModel | None:
         found = base_models.list_models(connection, self._writes.config)
@@ -183,7 +183,7 @@ class ModelWrites:
         """Check that a price is in force: without one, every request of the model would be refused. Raises
         InvalidValue."""
         now = database_now(connection)
-        found = prices.listing(connection, subject_kind="model", subject=name)
+        found = prices.list_price_versions(connection, subject_kind="model", subject=name)
         if not any(version.effective_from <= now for version in found):
             raise InvalidValue(
                 f"{name!r} has no price in force, so nobody could call it; make one first with: "

@@ -58,7 +58,7 @@ class TenantWrites:
         )
         faults.note(self._writes.check_tier, tier)
         faults.raise_all()
-        tenant = tenants.create(
+        tenant = tenants.create_tenant(
             connection,
             slug=slug,
             name=name,
@@ -98,7 +98,7 @@ class TenantWrites:
             raise InvalidValue("an erased tenant is not activated again: create a new one", "status")
         if status == "active" and before.archived_at is not None:
             raise InvalidValue("an archived tenant is not activated: restore it first", "status")
-        after = tenants.update(
+        after = tenants.update_tenant(
             connection,
             before.id,
             name=name,
@@ -161,7 +161,7 @@ class TenantWrites:
         if _is_erased(connection, before.id):
             raise InvalidValue("the tenant is erased already", "tenant")
         erasure = Erasure(new_id("era"), before.id, database_now(connection))
-        erasure_file.append(self._writes.config.erasures_file, [erasure])
+        erasure_file.append_erasures(self._writes.config.erasures_file, [erasure])
         self.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
         return erasure
 

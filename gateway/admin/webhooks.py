@@ -41,7 +41,7 @@ class WebhookWrites:
         check_routing_key(format, routing_key)
         self._writes.lock(connection)
         whose = self._writes.visible_tenant(connection, tenant_id)
-        made = webhooks.create(connection, url=url, tenant_id=whose, format=format, events=events)
+        made = webhooks.create_webhook(connection, url=url, tenant_id=whose, format=format, events=events)
         if routing_key is not None:
             secrets = read_server_secrets(self._writes.config)
             check_secrets(connection, secrets)
@@ -68,7 +68,7 @@ class WebhookWrites:
                 "a webhook with a routing key keeps its URL, which receives the key: make a new one", "url"
             )
         paused = None if active is None else not active
-        after = webhooks.change(connection, before, url=url, events=events, paused=paused)
+        after = webhooks.change_webhook(connection, before, url=url, events=events, paused=paused)
         self._writes.record(connection, "webhook.update", before.redacted(), after.redacted())
         return after
 
@@ -90,14 +90,14 @@ class WebhookWrites:
     def remove(self, connection: sa.Connection, webhook_id: str) -> Webhook:
         self._writes.lock(connection)
         before = seen_webhook(connection, webhook_id, self._writes.actor)
-        after = webhooks.remove(connection, webhook_id)
+        after = webhooks.deactivate_webhook(connection, webhook_id)
         self._writes.record(connection, "webhook.remove", before.redacted(), after.redacted())
         return after
 
 
 def seen_webhook(connection: sa.Connection, webhook_id: str, actor: Actor) -> Webhook:
     """A webhook that was not removed. Raises RowNotFound, also for a webhook that `actor` does not see."""
-    found = webhooks.get(connection, webhook_id)
+    found = webhooks.get_webhook(connection, webhook_id)
     if found is None or not found.active or not actor.sees(found.tenant_id):
         raise RowNotFound(f"there is no webhook {webhook_id!r}", "webhook_id")
     return found

@@ -116,7 +116,7 @@ class Writes:
             raise RowNotFound(f"there is no {object_id!r}")
         if self._idempotent is not None:
             self._idempotent.begin_write(connection, tenant_id)
-        audit_log.record(
+        audit_log.add_audit_line(
             connection,
             actor=self.actor.id,
             action=action,
@@ -141,7 +141,7 @@ class Writes:
     def check_expiry(self, connection: sa.Connection, expires_at: int | None) -> None:
         """Check that an admin key does not outlive the key that makes it, in a request or in a session. `expires_at` in
         Unix seconds. Raises InvalidValue."""
-        own = keys.get(connection, self.actor.id) if self.actor.is_key else None
+        own = keys.get_key(connection, self.actor.id) if self.actor.is_key else None
         if own is None or own.expires_at is None:
             return
         if own.expires_at * SECOND <= database_now(connection):
@@ -179,7 +179,7 @@ def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None
     """A tenant by id or slug. Raises RowNotFound, also for a tenant that `actor` does not see."""
     found = None
     if tenant.isascii() and tenant.isprintable():  # PostgreSQL refuses a query with a NUL
-        found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
+        found = tenants.get_tenant(connection, tenant) or tenants.by_slug(connection, tenant)
     if found is None or (actor is not None and not actor.sees(found.id)):
         raise RowNotFound(f"there is no tenant {tenant!r}", "tenant")
     return found
@@ -201,7 +201,7 @@ def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Proje
 
 def key_of(connection: sa.Connection, key_id: str, actor: Actor | None = None) -> Key:
     """A key by its id. Raises RowNotFound, also for a key that `actor` does not see."""
-    found = keys.get(connection, key_id)
+    found = keys.get_key(connection, key_id)
     if found is None or (actor is not None and not actor.sees(found.tenant_id)):
         raise RowNotFound(f"there is no key {key_id!r}", "key_id")
     return found

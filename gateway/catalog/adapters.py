@@ -18,7 +18,7 @@ from adapters.files.facts import Facts
 from billing import clock
 from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.texts import check_text
 from gateway.tables import adapter_shares, adapter_versions, adapters
 
@@ -132,7 +132,7 @@ def add_version(
     version = _of_content(connection, adapter_id, facts.digest) or _insert_version(connection, adapter_id, facts)
     if found is None or not found.active or wanted.promote:
         promote(connection, adapter_id, version.number, after=None if found is None or not found.active else found)
-    adapter = change(connection, adapter_id, shared=shared, pinned=wanted.pinned, notes=wanted.notes)
+    adapter = change_adapter(connection, adapter_id, shared=shared, pinned=wanted.pinned, notes=wanted.notes)
     return adapter, version_of(connection, adapter_id, version.number)
 
 
@@ -156,7 +156,7 @@ def roll_back(connection: sa.Connection, adapter: Adapter) -> Adapter:
     return adapter_by_id(connection, adapter.id)
 
 
-def change(
+def change_adapter(
     connection: sa.Connection,
     adapter_id: str,
     *,
@@ -200,7 +200,7 @@ def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> 
     return msgspec.structs.replace(version, removed_at=removed_at)
 
 
-def remove(connection: sa.Connection, adapter_id: str) -> Adapter:
+def remove_adapter_and_versions(connection: sa.Connection, adapter_id: str) -> Adapter:
     """Remove the adapter and all its versions: requests for it are refused from now on."""
     _remove(connection, adapter_versions.c.adapter_id == adapter_id)
     connection.execute(sa.delete(adapter_shares).where(adapter_shares.c.adapter_id == adapter_id))
@@ -223,7 +223,7 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
     return [_adapter(row, shares[row.id]) for row in connection.execute(query)]
 
 
-def found(
+def query_adapters(
     connection: sa.Connection, query: ListQuery, *, tenant_id: str | None = None, name: str | None = None
 ) -> ListPage[Adapter]:
     """One page of active adapters: of all owners or of one tenant; with `name`, only adapters with exactly this name.
@@ -233,7 +233,7 @@ def found(
         select = select.where(adapters.c.tenant_id == tenant_id)
     if name is not None:
         select = select.where(adapters.c.name == name)
-    listed = page(connection, select, _SORTED, query, lambda row: row, lambda row: str(row.id))
+    listed = select_page(connection, select, _SORTED, query, lambda row: row, lambda row: str(row.id))
     shares: dict[str, list[str]] = {row.id: [] for row in listed.items}
     of_page = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))
     for share in connection.execute(of_page.order_by(adapter_shares.c.tenant_id)):

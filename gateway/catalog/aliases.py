@@ -47,7 +47,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
         return any(part.weight and part.model in models for part in self.models)
 
 
-def configured(config: Config) -> dict[str, Alias]:
+def configured_aliases(config: Config) -> dict[str, Alias]:
     """The aliases of laneway.toml by name: its `[[aliases]]` tables, and the `aliases` of its models."""
     found = [_of_section(section) for section in config.aliases]
     for model in config.models:
@@ -70,26 +70,26 @@ def _of_section(section: AliasSection) -> Alias:
     )
 
 
-def listing(connection: sa.Connection) -> list[Alias]:
+def list_aliases(connection: sa.Connection) -> list[Alias]:
     """All rows, by name."""
     return [_of_row(row) for row in connection.execute(sa.select(model_aliases).order_by(model_aliases.c.name))]
 
 
 def in_force(connection: sa.Connection, config: Config) -> dict[str, Alias]:
     """Name → alias: all rows, and the aliases of laneway.toml without a row."""
-    found = configured(config) | {alias.name: alias for alias in listing(connection)}
+    found = configured_aliases(config) | {alias.name: alias for alias in list_aliases(connection)}
     return dict(sorted(found.items()))
 
 
-def get(connection: sa.Connection, name: str) -> Alias | None:
+def get_alias(connection: sa.Connection, name: str) -> Alias | None:
     row = connection.execute(sa.select(model_aliases).where(model_aliases.c.name == name)).one_or_none()
     return None if row is None else _of_row(row)
 
 
-def put(connection: sa.Connection, alias: Alias) -> Alias:
+def put_alias(connection: sa.Connection, alias: Alias) -> Alias:
     """Insert the row or replace it. `tenants` must be ids. Raises InvalidValue."""
-    check(alias)
-    before = get(connection, alias.name)
+    check_alias(alias)
+    before = get_alias(connection, alias.name)
     values = {
         "models": msgspec.to_builtins(alias.models),
         "cheapest": alias.cheapest,
@@ -105,21 +105,21 @@ def put(connection: sa.Connection, alias: Alias) -> Alias:
         connection.execute(sa.insert(model_aliases).values(values))
     else:
         connection.execute(sa.update(model_aliases).where(model_aliases.c.name == alias.name).values(values))
-    after = get(connection, alias.name)
+    after = get_alias(connection, alias.name)
     assert after is not None
     return after
 
 
-def remove(connection: sa.Connection, name: str) -> Alias:
+def delete_alias(connection: sa.Connection, name: str) -> Alias:
     """Delete the row: an alias of laneway.toml with the same name is in force again. Raises RowNotFound."""
-    before = get(connection, name)
+    before = get_alias(connection, name)
     if before is None:
         raise RowNotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
     connection.execute(sa.delete(model_aliases).where(model_aliases.c.name == name))
     return before
 
 
-def check(alias: Alias) -> None:
+def check_alias(alias: Alias) -> None:
     """Check an alias, except whether its models exist. Raises InvalidValue."""
     if not re.fullmatch(NAME, alias.name):
         raise InvalidValue(f"an alias's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")

@@ -92,7 +92,7 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
 # ---- reading
 
 
-def configured(config: Config) -> list[BaseModel]:
+def configured_models(config: Config) -> list[BaseModel]:
     """The models of laneway.toml, without a database. Their `tenants` are then unknown ids, so a restricted model is
     returned with an empty list: no tenant may call it."""
     return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]
@@ -253,17 +253,17 @@ def directory_in(models_dir: Path, path: str) -> Path:
 # ---- writing
 
 
-def insert(connection: sa.Connection, name: str, **values: Any) -> None:
+def insert_model_row(connection: sa.Connection, name: str, **values: Any) -> None:
     now = clock.database_now(connection)
     row = {"id": new_id("mod"), "name": name, "active": True, "created_at": now, "changed_at": now}
     connection.execute(sa.insert(base_models).values(row | values))
 
 
-def change(connection: sa.Connection, name: str, **values: Any) -> None:
+def change_model_row(connection: sa.Connection, name: str, **values: Any) -> None:
     """Change the given columns; insert a row for a model without a row."""
     row = connection.execute(sa.select(base_models.c.id).where(base_models.c.name == name)).one_or_none()
     if row is None:
-        insert(connection, name, **values)
+        insert_model_row(connection, name, **values)
         return
     values["changed_at"] = clock.database_now(connection)
     connection.execute(sa.update(base_models).where(base_models.c.id == row.id).values(values))

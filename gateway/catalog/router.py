@@ -78,7 +78,7 @@ class Router:
         self._now_s = now_s
         self._engine_models = engine_models
         self._capabilities = capabilities
-        self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
+        self._aliases: Mapping[str, Alias] = alias_rows.configured_aliases(config)
         self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of the models in cheapest aliases, latest first
 
     async def reload(self) -> None:
@@ -89,7 +89,8 @@ class Router:
         aliases = alias_rows.in_force(connection, self._config)
         models = {target.model for alias in aliases.values() if alias.cheapest for target in alias.models}
         return aliases, {
-            model: prices.listing(connection, subject_kind="model", subject=model) for model in sorted(models)
+            model: prices.list_price_versions(connection, subject_kind="model", subject=model)
+            for model in sorted(models)
         }
 
     # ---- targets of a name

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from billing.database import Database, DatabaseUnavailable
 from engine.protocol.frames import Pooling
 from engine.text.tokenizer import Tokenizer
-from gateway.catalog.base_models import BaseModel, configured, list_models
+from gateway.catalog.base_models import BaseModel, configured_models, list_models
 from gateway.catalog.capabilities import ModelCapabilities, capabilities
 from gateway.catalog.registry import Registry, ServedName
 from gateway.config.file import Config
@@ -214,9 +214,9 @@ def _at_start(config: Config, database: Database) -> Sequence[BaseModel]:
     """The list from the database; from laneway.toml alone while the database is unavailable, until `follow` reads
     it."""
     if database.sqlite_path is not None and not database.sqlite_path.exists():
-        return configured(config)
+        return configured_models(config)
     try:
         return database.read_sync(lambda connection: list_models(connection, config))
     except (DatabaseUnavailable, sa.exc.DatabaseError) as error:
         _log.warning("models.unread", extra={"fields": {"reason": str(error).splitlines()[0]}})
-        return configured(config)
+        return configured_models(config)

@@ -16,7 +16,7 @@ from gateway.admin.writes import tenant_of
 from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import base_models, read, sentence, show_named_rows, write
+from gateway.commands.database import base_models, read_database, sentence, show_named_rows, write_database
 from gateway.uploads.staged import StagedAdapter, base_for, stage_directory
 from gateway.views.accounts import AddedAdapterView
 
@@ -73,7 +73,9 @@ def add_command(
             promote=promote,
         )
         administration = console.administration
-        made = write(console, lambda c: administration.adapters.register(c, wanted, staged.facts, staged.keep_content))
+        made = write_database(
+            console, lambda c: administration.adapters.register(c, wanted, staged.facts, staged.keep_content)
+        )
     _warn(staged)
     shown = msgspec.to_builtins(AddedAdapterView.of(made))
     show_row(shown if as_json else shown | {"added": made[1].number}, as_json=as_json)
@@ -103,7 +105,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
         found = adapters.list_adapters(connection, active=True)
         return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
 
-    rows = [_shown(adapter, as_json) for adapter in read(console, query)]
+    rows = [_shown(adapter, as_json) for adapter in read_database(console, query)]
     show_named_rows(console, rows, COLUMNS, {"tenant": "tenant_id", "shared": "shared"}, as_json=as_json)
 
 
@@ -120,7 +122,7 @@ def versions_command(console: Console, adapter: str, tenant: str | None, as_json
         listed = adapters.versions(connection, found.id)
         return [msgspec.to_builtins(version) | {"served": version.number == found.version} for version in listed]
 
-    show_rows(read(console, query), VERSION_COLUMNS, as_json=as_json)
+    show_rows(read_database(console, query), VERSION_COLUMNS, as_json=as_json)
 
 
 @adapters_group.command("promote")
@@ -132,7 +134,9 @@ def versions_command(console: Console, adapter: str, tenant: str | None, as_json
 def promote_command(console: Console, adapter: str, version: str, tenant: str | None, as_json: bool) -> None:
     """Serve VERSION (a number, or the beginning of a digest) of ADAPTER to all new requests."""
     administration = console.administration
-    after = write(console, lambda c: administration.adapters.promote(c, _adapter(c, adapter, tenant).id, version))
+    after = write_database(
+        console, lambda c: administration.adapters.promote(c, _adapter(c, adapter, tenant).id, version)
+    )
     show_row(_shown(after, as_json), as_json=as_json)
 
 
@@ -144,7 +148,7 @@ def promote_command(console: Console, adapter: str, version: str, tenant: str | 
 def rollback_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
     """Serve the version again that the served version of ADAPTER replaced."""
     administration = console.administration
-    after = write(console, lambda c: administration.adapters.roll_back(c, _adapter(c, adapter, tenant).id))
+    after = write_database(console, lambda c: administration.adapters.roll_back(c, _adapter(c, adapter, tenant).id))
     show_row(_shown(after, as_json), as_json=as_json)
 
 
@@ -175,7 +179,7 @@ def set_command(
         fail("nothing was given to change; see: laneway adapters set --help")
     listed = () if not_shared else shared or None
     administration = console.administration
-    after = write(
+    after = write_database(
         console,
         lambda c: administration.adapters.update(
             c, _adapter(c, adapter, tenant).id, shared=listed, notes=notes, pinned=pinned
@@ -200,7 +204,7 @@ def remove_command(console: Console, adapter: str, version: str | None, tenant: 
             return f"{administration.adapters.remove(connection, found).id}: removed"
         return f"{found}: version {administration.adapters.remove_version(connection, found, version).number} removed"
 
-    click.echo(write(console, change))
+    click.echo(write_database(console, change))
 
 
 def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Adapter:

@@ -18,7 +18,7 @@ from gateway.access.audit_chain import CheckpointSigner
 from gateway.access.deployment_secret import WrongSecret
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row, show_rows
-from gateway.commands.database import currencies_of, read, show_named_rows, write
+from gateway.commands.database import currencies_of, read_database, show_named_rows, write_database
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
 from gateway.upkeep import problem_events
@@ -72,7 +72,7 @@ def add_command(
     administration = console.administration
     try:
         routing_key = None if routing_key_file is None else routing_key_file.read_text().strip()
-        made = write(
+        made = write_database(
             console,
             lambda c: administration.webhooks.create(
                 c,
@@ -93,7 +93,7 @@ def add_command(
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
     """Webhooks, oldest first, without their secrets."""
-    rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.listing)]
+    rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read_database(console, webhooks.list_webhooks)]
     columns = ("id", "tenant", "format", "events", "created_at", "url")
     show_named_rows(console, rows, columns, {"tenant": "tenant_id"}, as_json=as_json)
 
@@ -104,7 +104,7 @@ def list_command(console: Console, as_json: bool) -> None:
 def remove_command(console: Console, webhook_id: str) -> None:
     """Send no more events to a webhook."""
     administration = console.administration
-    write(console, lambda c: administration.webhooks.remove(c, webhook_id))
+    write_database(console, lambda c: administration.webhooks.remove(c, webhook_id))
     click.echo(f"{webhook_id} is removed")
 
 
@@ -118,12 +118,12 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
 
     def query(connection: sa.Connection) -> tuple[list[ListedAlertView], dict[str, str]]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        found = alerts.listing(connection, tenant_id=tenant_id, limit=limit)
+        found = alerts.list_alerts(connection, tenant_id=tenant_id, limit=limit)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found])
         views = [ListedAlertView.with_deliveries(alert, deliveries[alert.id]) for alert in found]
         return views, currencies_of(connection)
 
-    found, currencies = read(console, query)
+    found, currencies = read_database(console, query)
     rows = []
     for alert in found:
         delivered = sum(delivery.state == "delivered" for delivery in alert.deliveries)
@@ -142,7 +142,7 @@ def problems_command(console: Console, limit: int, as_json: bool) -> None:
     """Problems that were opened, worsened or resolved, newest first, each with the number of webhooks that received
     the event, and the last error of a delivery."""
     rows = []
-    for event, deliveries in read(console, lambda c: problem_events.listing(c, limit)):
+    for event, deliveries in read_database(console, lambda c: problem_events.list_problem_events(c, limit)):
         delivered = sum(delivery.state == "delivered" for delivery in deliveries)
         errors = [delivery.last_error for delivery in deliveries if delivery.last_error is not None]
         row = {**msgspec.to_builtins(event), "occurred_at": event.occurred_at // SECOND}
@@ -188,11 +188,11 @@ def audit_group(
             start=_micros(since),
             end=_micros(until),
         )
-        lines = audit_log.listing(connection, only, before=before, limit=limit)
+        lines = audit_log.list_audit_lines(connection, only, before=before, limit=limit)
         names = known_names(connection, [one for line in lines for one in (line.object_id, line.actor)])
         return [AuditLineView.of(line, names) for line in lines]
 
-    views = read(console, query)
+    views = read_database(console, query)
     if as_json:
         show_rows([msgspec.to_builtins(view) for view in views], (), as_json=True)
         return
@@ -222,7 +222,7 @@ def verify_command(console: Console, checkpoints: Path | None, as_json: bool) ->
         kept = read_checkpoints(checkpoints or config.audit_checkpoints_file)
     except (ConfigError, OSError, msgspec.DecodeError) as error:
         fail(str(error))
-    found = read(console, lambda c: audit_chain.verify(c, known, since_restores(c, kept)))
+    found = read_database(console, lambda c: audit_chain.verify_chain(c, known, since_restores(c, kept)))
     if as_json:
         show_json(msgspec.to_builtins(found))
     elif found.finding is None:

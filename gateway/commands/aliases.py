@@ -10,7 +10,7 @@ import msgspec
 from gateway.catalog import aliases
 from gateway.catalog.aliases import Alias
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.config.settings import TargetSection
 
 COLUMNS = ("name", "models", "cheapest", "fallbacks", "tenants", "active", "source")
@@ -26,7 +26,7 @@ def aliases_group() -> None:
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
     """List the aliases in force, by name: aliases that were set, then the aliases of laneway.toml."""
-    found = read(console, lambda c: aliases.in_force(c, console.config))
+    found = read_database(console, lambda c: aliases.in_force(c, console.config))
     show_rows([_row(alias, as_json) for alias in found.values()], COLUMNS, as_json=as_json)
 
 
@@ -56,7 +56,7 @@ def set_command(
     """Let NAME stand for MODELS, each a name or NAME=WEIGHT. They replace the models that NAME stood for. Gateways
     follow within a second."""
     targets = [_target(model) for model in models]
-    alias = write(
+    alias = write_database(
         console,
         lambda c: console.administration.aliases.set(
             c,
@@ -76,7 +76,7 @@ def set_command(
 @pass_console
 def remove_command(console: Console, name: str) -> None:
     """Remove the alias NAME; an alias NAME of laneway.toml is in force again."""
-    write(console, lambda c: console.administration.aliases.remove(c, name))
+    write_database(console, lambda c: console.administration.aliases.remove(c, name))
     click.echo(f"{name} is removed")
 
 

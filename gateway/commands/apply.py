@@ -17,7 +17,7 @@ from gateway.admin.state.apply import StateApplier
 from gateway.admin.state.changes import NewSecret, lines_of
 from gateway.admin.state.document import WantedState, read_state
 from gateway.commands.console import CommandRefused, Console, fail, json_option, pass_console, show_json
-from gateway.commands.database import sentence, write
+from gateway.commands.database import sentence, write_database
 
 EXIT_DRIFT = 2
 EXIT_REFUSED = 1  # differs from other commands, so that a script can tell a refusal from drift
@@ -74,7 +74,7 @@ def _apply(console: Console, file: Path, plan: bool, prune: bool, secrets: Path 
         return applier
 
     try:
-        applier = write(console, change)
+        applier = write_database(console, change)
     except _Planned as planned:
         applier = planned.applier
     except BaseException:

@@ -19,7 +19,7 @@ from billing.proofs.engine_books import EngineCount
 from gateway.access.audit_chain import CheckpointSigner
 from gateway.admin.erasure_file import ErasuresUnreadable
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json
-from gateway.commands.database import read, with_database
+from gateway.commands.database import read_database, with_database
 from gateway.commands.fleet_status import connected_engine, listed_engines
 from gateway.commands.start_steps import StartProgress
 from gateway.config.file import Config, ConfigError
@@ -154,14 +154,14 @@ def _checked(archive: Path, secrets: ServerSecrets | None) -> Archive:
 
 
 def _verify(console: Console, secrets: ServerSecrets | None) -> Verification:
-    report = read(console, newest_report)
+    report = read_database(console, newest_report)
     if report is None:
         fail("this database was not restored from a backup")
     counts = asyncio.run(engine_counts(console.config))
     signers = [] if secrets is None else CheckpointSigner(secrets).known
 
     def work(database: Database) -> Verification:
-        found = database.read_sync(lambda c: verification.verify(c, report, counts, signers))
+        found = database.read_sync(lambda c: verification.verify_restore(c, report, counts, signers))
         missing = {engine.epoch: engine.missing for engine in found.engines}
         stated: RestoreReport = msgspec.structs.replace(report, missing_tokens=missing)
         database.write_sync(lambda c: store_report(c, stated))

@@ -32,7 +32,7 @@ from gateway.commands.console import (
     show_rows,
     yes_option,
 )
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.views.batches import (
     BatchStatus,
     BatchView,
@@ -79,7 +79,7 @@ def list_command(console: Console, tenant: str | None, status: BatchStatus | Non
         views = batch_views(connection, found.items, actor, ProgressCache())
         return views, names_of(connection, [view.tenant_id for view in views])
 
-    views, names = read(console, query)
+    views, names = read_database(console, query)
     rows: list[Mapping[str, Any]] = [msgspec.to_builtins(view) for view in views]
     show_rows(rows if as_json else [_shown(row, names) for row in rows], BATCH_COLUMNS, as_json=as_json)
 
@@ -96,7 +96,7 @@ def show_command(console: Console, batch_id: str, as_json: bool) -> None:
         view = batch_views(connection, [batch_seen(connection, batch_id, actor)], actor, ProgressCache())[0]
         return view, names_of(connection, [view.tenant_id])
 
-    view, names = read(console, query)
+    view, names = read_database(console, query)
     _show_batch(view, names, as_json)
 
 
@@ -116,7 +116,7 @@ def cancel_command(console: Console, batch_id: str, yes: bool, as_json: bool) ->
         view = batch_views(connection, [row], administration.writes.actor, ProgressCache())[0]
         return view, names_of(connection, [view.tenant_id])
 
-    view, names = write(console, change)
+    view, names = write_database(console, change)
     _show_batch(view, names, as_json)
 
 
@@ -218,7 +218,7 @@ def list_files_command(
         views = [FileView.of(one) for one in found.items]
         return views, names_of(connection, [view.tenant_id for view in views])
 
-    views, names = read(console, query)
+    views, names = read_database(console, query)
     rows = [msgspec.to_builtins(view) | {"tenant": names[view.tenant_id]} for view in views]
     show_rows(rows, FILE_COLUMNS, as_json=as_json)
 
@@ -230,7 +230,7 @@ def list_files_command(
 def show_file_command(console: Console, file_id: str, as_json: bool) -> None:
     """One file, without its content."""
     actor = console.administration.writes.actor
-    found = read(console, lambda c: file_seen(c, file_id, actor))
+    found = read_database(console, lambda c: file_seen(c, file_id, actor))
     show_row(msgspec.to_builtins(FileView.of(found)), as_json=as_json)
 
 
@@ -244,5 +244,5 @@ def delete_file_command(console: Console, file_id: str, yes: bool, as_json: bool
     administration = console.administration
     if not yes:
         ask(f"Delete {file_id}?")
-    found = write(console, lambda c: administration.files.delete(c, file_id))
+    found = write_database(console, lambda c: administration.files.delete(c, file_id))
     show_row(msgspec.to_builtins(FileView.of(found)), as_json=as_json)

@@ -20,7 +20,7 @@ from billing.proofs.reconcile import Reconciliation
 from billing.texts import visible
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
-from gateway.commands.database import read, sentence, write
+from gateway.commands.database import read_database, sentence, write_database
 from gateway.commands.exports import check_command, export_command
 from gateway.commands.money import picos
 from gateway.views.finance import (
@@ -76,9 +76,9 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
 
     def query(connection: sa.Connection) -> list[periods.Period]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return periods.listing(connection, tenant_id=tenant_id, state=state)
+        return periods.list_periods(connection, tenant_id=tenant_id, state=state)
 
-    found = [PeriodView.of(period) for period in read(console, query)]
+    found = [PeriodView.of(period) for period in read_database(console, query)]
     names = _tenants(console, [view.tenant_id for view in found])
     rows = [msgspec.to_builtins(view) | {"tenant": names[view.tenant_id]} for view in found]
     show_rows(rows, PERIOD_COLUMNS, as_json=as_json)
@@ -98,7 +98,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
 
     def closable(connection: sa.Connection) -> list[Closable]:
         if tenant is not None:
-            own = periods.get(connection, tenant_of(connection, tenant).id, month)
+            own = periods.get_period(connection, tenant_of(connection, tenant).id, month)
             return invoices.closable(connection, month, tenant_id=own.tenant_id)
         found: list[Closable] = []
         while page := invoices.closable(connection, month, after=found[-1].period.place if found else None):
@@ -115,7 +115,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
             return f"{names[tenant_id]}: {sentence(error)}"
 
     _fold(console)
-    found = read(console, closable)
+    found = read_database(console, closable)
     names = _tenants(console, [each.period.tenant_id for each in found])
     if found and not yes:
         _show_closable(found, names)
@@ -125,7 +125,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
     # A tenant whose month is closed already is tried too, so that the refusal names the reason.
     tenant_ids = [one.period.tenant_id for one in found] or ([] if tenant is None else [tenant])
     for tenant_id in tenant_ids:
-        result = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
+        result = write_database(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
         if isinstance(result, str):
             refused.append(result)
         else:
@@ -145,9 +145,9 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
 
     def query(connection: sa.Connection) -> list[Invoice]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return invoices.listing(connection, tenant_id=tenant_id, month=month)
+        return invoices.list_invoices(connection, tenant_id=tenant_id, month=month)
 
-    _show_invoices(console, read(console, query), as_json=as_json)
+    _show_invoices(console, read_database(console, query), as_json=as_json)
 
 
 @billing_group.command("invoice")
@@ -158,9 +158,9 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
     """One invoice, by its id or number, with its lines."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
-        return WholeInvoiceView.read(connection, invoices.get(connection, invoice_id))
+        return WholeInvoiceView.read(connection, invoices.get_invoice(connection, invoice_id))
 
-    view = read(console, query)
+    view = read_database(console, query)
     if as_json:
         show_row(msgspec.to_builtins(view), as_json=True)
         return
@@ -192,7 +192,7 @@ def correct_command(console: Console, request_id: str, meter: str, tokens: int, 
         )
         return CorrectionView.read(connection, [made])[0]
 
-    show_row(msgspec.to_builtins(write(console, correct)), as_json=as_json)
+    show_row(msgspec.to_builtins(write_database(console, correct)), as_json=as_json)
 
 
 @billing_group.command("credit")
@@ -226,7 +226,7 @@ def credit_command(
     administration = console.administration
     signed = amount if charge else -amount
     if not yes:
-        own = read(console, lambda c: tenant_of(c, tenant))
+        own = read_database(console, lambda c: tenant_of(c, tenant))
         what = f"{'Charge' if charge else 'Credit'} {own.slug} {format_picos(amount, own.currency)}"
         ask(f"{what} in {names['month'] or 'the current month'}, permanently?")
 
@@ -236,7 +236,7 @@ def credit_command(
         )
         return CorrectionView.read(connection, [made])[0]
 
-    show_row(msgspec.to_builtins(write(console, make)), as_json=as_json)
+    show_row(msgspec.to_builtins(write_database(console, make)), as_json=as_json)
 
 
 @billing_group.command("pay")
@@ -249,7 +249,7 @@ def pay_command(console: Console, invoice_id: str, amount_minor: int, reference:
     """Record AMOUNT_MINOR, in the currency's smallest unit (cents), as received for an invoice, by its id or number;
     after `--`, a negative amount reverses a payment."""
     administration = console.administration
-    made = write(
+    made = write_database(
         console,
         lambda c: administration.documents.record_payment(
             c, invoice_id=invoice_id, amount_minor=amount_minor, reference=reference
@@ -289,9 +289,11 @@ def profile_command(
             "taxes": tuple(Tax(*_pair(text, "--tax")) for text in taxes),
             "accounts": dict(_pair(text, "--account") for text in accounts),
         }
-        profile = write(console, lambda c: administration.documents.set_profile(c, tenant=tenant, **parsed, **fields))
+        profile = write_database(
+            console, lambda c: administration.documents.set_profile(c, tenant=tenant, **parsed, **fields)
+        )
     else:
-        profile = read(console, lambda c: documents.profile_of(c, tenant_of(c, tenant).id))
+        profile = read_database(console, lambda c: documents.profile_of(c, tenant_of(c, tenant).id))
     row = msgspec.to_builtins(BillingProfileView.of(profile))
     if not as_json:
         row["taxes"] = [f"{tax.name} {tax.rate} %" for tax in profile.taxes]
@@ -308,9 +310,9 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
 
     def query(connection: sa.Connection) -> list[corrections.Correction]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        return corrections.listing(connection, tenant_id=tenant_id)
+        return corrections.list_corrections(connection, tenant_id=tenant_id)
 
-    views = read(console, lambda c: CorrectionView.read(c, query(c)))
+    views = read_database(console, lambda c: CorrectionView.read(c, query(c)))
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
     rows = _named(console, rows, as_json)
     show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
@@ -326,7 +328,7 @@ def margin_command(console: Console, month: str | None, tenant: str | None, as_j
     preemption counts as a cost of the tier that caused the preemption."""
     _fold(console)
     administration = console.administration
-    found = read(console, lambda c: administration.periods.margins(c, month=month, tenant=tenant))
+    found = read_database(console, lambda c: administration.periods.margins(c, month=month, tenant=tenant))
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return
@@ -357,8 +359,8 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
             return reconcile.reconcile_minute(connection)
         return reconcile.reconcile_all(connection) if month is None else reconcile.reconcile_month(connection, month)
 
-    proved = read(console, prove)
-    result = write(console, lambda c: reconcile.record(c, proved))
+    proved = read_database(console, prove)
+    result = write_database(console, lambda c: reconcile.store_reconciliation(c, proved))
     view = msgspec.to_builtins(ReconciliationView.of(result))
     if as_json:
         show_row(view, as_json=True)
@@ -381,7 +383,7 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
 
 def _fold(console: Console) -> None:
     """Fold all usage rows into the roll-ups, in bounded transactions. Gateways do so too, but none may be running."""
-    while write(console, rollups.fold_usage).more:
+    while write_database(console, rollups.fold_usage).more:
         pass
 
 
@@ -437,7 +439,7 @@ def _invoice_row(view: InvoiceView, names: dict[str | None, str]) -> dict[str, A
 
 def _tenants(console: Console, tenant_ids: list[str]) -> dict[str | None, str]:
     """Slugs by id."""
-    return read(console, lambda c: names_of(c, tenant_ids))
+    return read_database(console, lambda c: names_of(c, tenant_ids))
 
 
 def _named(console: Console, rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def config_group() -> None:
 def check(console: Console, file: Path | None, as_json: bool) -> None:
     """Check FILE and report all errors. Default: the file that the other commands would use."""
     try:
-        config = configuration.load(file or console.file)
+        config = configuration.load_gateway_config(file or console.file)
     except configuration.ConfigError as error:
         fail(str(error))
     if as_json:

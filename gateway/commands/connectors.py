@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from gateway.commands.console import Console, ask, json_option, pass_console, show_row, show_rows, yes_option
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.views.finance import ConnectorView
 
 COLUMNS = (
@@ -24,7 +24,7 @@ def connectors_group(context: click.Context, as_json: bool) -> None:
         return
     console = context.find_object(Console)
     assert console is not None
-    found = read(console, lambda c: ConnectorView.read_all(c, console.config.connectors))
+    found = read_database(console, lambda c: ConnectorView.read_all(c, console.config.connectors))
     rows = [msgspec.to_builtins(view) for view in found]
     show_rows(rows, COLUMNS, as_json=as_json)
 
@@ -39,5 +39,5 @@ def release_command(console: Console, name: str, yes: bool, as_json: bool) -> No
     if not yes:
         ask(f"The other system may have forgotten the identifiers of {name}. Are its stuck events missing there?")
     administration = console.administration
-    made = write(console, lambda c: administration.documents.release_connector(c, name=name))
+    made = write_database(console, lambda c: administration.documents.release_connector(c, name=name))
     show_row(msgspec.to_builtins(made), as_json=as_json)

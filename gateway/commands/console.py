@@ -45,7 +45,7 @@ class Console:
     def config(self) -> Config:
         if self._config is None:
             try:
-                self._config = configuration.load(self.file)
+                self._config = configuration.load_gateway_config(self.file)
             except configuration.ConfigError as error:
                 fail(str(error))
         return self._config
@@ -65,7 +65,7 @@ class Console:
 def checkout_config() -> Config | None:
     """The configuration of the checkout that contains this code; None: no checkout, or an invalid file."""
     try:
-        return configuration.load(CHECKOUT_FILE, {}) if CHECKOUT_FILE.exists() else None
+        return configuration.load_gateway_config(CHECKOUT_FILE, {}) if CHECKOUT_FILE.exists() else None
     except configuration.ConfigError:
         return None
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import tenants
 from gateway.admin.refusals import REFUSALS
-from gateway.catalog.base_models import BaseModel, active_models, configured
+from gateway.catalog.base_models import BaseModel, active_models, configured_models
 from gateway.commands.console import CHECKOUT_FILE, Console, Row, checkout_config, fail, pass_console, show_rows
 from gateway.config.file import Config
 from gateway.config.settings import safe_url
@@ -39,12 +39,12 @@ def upgrade_command(console: Console) -> None:
     click.echo(f"{safe_url(console.config.database_url)}: the schema is the newest")
 
 
-def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
+def write_database(console: Console, change: Callable[[sa.Connection], T]) -> T:
     """Run `change` in one transaction. A refusal ends the command with its sentence."""
     return with_database(console.config, lambda database: database.write_sync(change))
 
 
-def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
+def read_database(console: Console, query: Callable[[sa.Connection], T]) -> T:
     return with_database(console.config, lambda database: database.read_sync(query))
 
 
@@ -60,7 +60,7 @@ def show_named_rows(
     of a tenant, project, key or adapter."""
     if not as_json:
         ids = [one for row in rows for field in named.values() for one in _ids(row[field])]
-        names = read(console, lambda connection: names_of(connection, ids))
+        names = read_database(console, lambda connection: names_of(connection, ids))
         rows = [
             {**row, **{column: [names[one] for one in _ids(row[field])] for column, field in named.items()}}
             for row in rows
@@ -80,14 +80,14 @@ def base_models(console: Console) -> list[BaseModel]:
     database = Database(config.database_url)
     try:
         if database.sqlite_path is not None and not database.sqlite_path.exists():
-            return configured(config)
+            return configured_models(config)
     finally:
         database.close()
-    return read(console, lambda connection: active_models(connection, config))
+    return read_database(console, lambda connection: active_models(connection, config))
 
 
 def with_database(config: Config, work: Callable[[Database], T]) -> T:
-    """Run `work`, which may use several transactions. A refusal ends the command as in `write`."""
+    """Run `work`, which may use several transactions. A refusal ends the command as in `write_database`."""
     database = Database(config.database_url)
     try:
         if database.sqlite_path is not None and not database.sqlite_path.exists():

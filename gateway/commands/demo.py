@@ -21,7 +21,7 @@ from billing.errors import BillingRefused
 from gateway.catalog.adapters import Adapter, Registration
 from gateway.catalog.registry import base_shape
 from gateway.commands.console import Console, fail, json_option, pass_console, show_rows
-from gateway.commands.database import base_models, sentence, write
+from gateway.commands.database import base_models, sentence, write_database
 from gateway.commands.demo_seed import EXAMPLES, Demo
 from gateway.host.supervisor import CannotStart
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_of, stage_directory
@@ -103,7 +103,7 @@ def _registered(
                     written = write_random(Path(scratch), shape, recipe, base.name)
                     staged.append(held.enter_context(stage_directory(store, base, written)))
                 together = [name for name, _ in batch]
-                yield from write(
+                yield from write_database(
                     console,
                     lambda c, together=together, staged=staged: _register(c, console, base, tenant, together, staged),  # type: ignore[misc]
                 )

@@ -32,7 +32,7 @@ from gateway.admin.refusals import REFUSALS
 from gateway.admin.writes import Actor
 from gateway.catalog import adapters as adapter_rows
 from gateway.catalog.adapters import Registration
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.commands.start_steps import StartProgress
 from gateway.config.file import Config
 from gateway.config.private_files import write_private
@@ -201,13 +201,13 @@ class Seed:
         self._key(connection, None, "admin", self._secrets.admin)
         for slug, tenant in owners.items():
             self._key(connection, tenant.id, "live", self._secrets.tenants[slug])
-            if not budgets.listing(connection, scope_id=tenant.id):
+            if not budgets.list_budgets(connection, scope_id=tenant.id):
                 self._administration.budgets.set(
                     connection, tenant_id=tenant.id, unit="money", period="month", limit_amount=BUDGET_PICOS
                 )
         for model in self._config.models:
             price = OWN_PRICES.get(model.name, PRICES)
-            if not prices.listing(connection, subject=model.name, limit=1):
+            if not prices.list_price_versions(connection, subject=model.name, limit=1):
                 self._administration.prices.publish(
                     connection,
                     subject=model.name,
@@ -249,7 +249,7 @@ class Seed:
 def example_adapters(config: Config, examples: Path) -> dict[Path, AdapterBase]:
     """Directory → base model, of the example adapters whose base model is served."""
     paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
-    bases = {path: base_named(config, configured(config), path) for path in paths}
+    bases = {path: base_named(config, configured_models(config), path) for path in paths}
     return {path: base for path, base in bases.items() if base is not None}
 
 

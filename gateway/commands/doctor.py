@@ -38,7 +38,7 @@ def doctor_command(console: Console, context: click.Context, as_json: bool) -> N
 
 def _checks(console: Console) -> Iterator[doctor.Check]:
     try:
-        config = configuration.load(console.file)
+        config = configuration.load_gateway_config(console.file)
     except configuration.ConfigError as error:
         yield doctor.fail("configuration", str(error), "correct it; laneway.toml documents every setting")
         return

@@ -99,7 +99,7 @@ def check_command(context: click.Context, file: Path, manifest: Path | None, str
     Exit status 0: no rule is broken; 1: a rule is broken; 2: the file cannot be read.
     """
     try:
-        report = checker.check(file, manifest)
+        report = checker.check_focus_file(file, manifest)
     except (UnreadableFile, OSError) as error:
         fail(f"{file}: {error}")
     if as_json:

@@ -14,7 +14,7 @@ from gateway.access.keys import Key, Kind
 from gateway.access.roles import ROLES, Role
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.views.accounts import NewKeyView
 from gateway.views.names import names_of
 
@@ -89,7 +89,7 @@ def create_command(
 ) -> None:
     """Make a key. Its secret is shown only now."""
     administration = console.administration
-    made = write(
+    made = write_database(
         console,
         lambda c: administration.keys.create(
             c,
@@ -122,7 +122,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
         found = keys.list_keys(connection, None if tenant is None else tenant_of(connection, tenant).id)
         return found, names_of(connection, [key.tenant_id for key in found])
 
-    found, names = read(console, query)
+    found, names = read_database(console, query)
     rows: list[dict[str, Any]] = [msgspec.to_builtins(key) for key in found]
     if not as_json:
         rows = [row | {"tenant": names.get(row["tenant_id"])} for row in rows]
@@ -180,7 +180,7 @@ def set_command(
     if not changes:
         fail("nothing was given to change; see --help")
     administration = console.administration
-    key = write(console, lambda c: administration.keys.update(c, key_id, **changes))
+    key = write_database(console, lambda c: administration.keys.update(c, key_id, **changes))
     show_row(msgspec.to_builtins(key), as_json=as_json)
 
 
@@ -202,7 +202,7 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
     the amounts already used.
     """
     administration = console.administration
-    made = write(console, lambda c: administration.keys.rotate(c, key_id, overlap_s=overlap_s))
+    made = write_database(console, lambda c: administration.keys.rotate(c, key_id, overlap_s=overlap_s))
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
 
 
@@ -213,5 +213,5 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
 def revoke_command(console: Console, key_id: str, as_json: bool) -> None:
     """Revoke a key. Gateways refuse it within a second."""
     administration = console.administration
-    key = write(console, lambda c: administration.keys.revoke(c, key_id))
+    key = write_database(console, lambda c: administration.keys.revoke(c, key_id))
     show_row(msgspec.to_builtins(key), as_json=as_json)

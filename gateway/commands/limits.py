@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
 from gateway.limits.overrides import MAXIMA, NAMES, LimitsChange, OwnLimits
@@ -52,7 +52,7 @@ def set_command(console: Console, /, tenant: str, key_id: str | None, as_json: b
     change = LimitsChange(**{name: value for name, value in limits.items() if value is not None})
     if change == LimitsChange():
         fail("no limit was given; see: laneway limits set --help")
-    own = write(
+    own = write_database(
         console,
         lambda c: console.administration.limits.set(c, tenant_id=tenant_of(c, tenant).id, key_id=key_id, change=change),
     )
@@ -67,10 +67,10 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Tenants and keys with their own limits; -: the limit of laneway.toml."""
 
     def query(connection: sa.Connection) -> tuple[list[OwnLimits], dict[str | None, str]]:
-        found = overrides.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+        found = overrides.list_own_limits(connection, None if tenant is None else tenant_of(connection, tenant).id)
         return found, names_of(connection, [one for own in found for one in (own.tenant_id, own.subject_id)])
 
-    found, names = read(console, query)
+    found, names = read_database(console, query)
     rows: list[dict[str, Any]] = [msgspec.to_builtins(own) for own in found]
     if not as_json:
         rows = [row | {"tenant": names[row["tenant_id"]], "of": names[row["subject_id"]]} for row in rows]
@@ -82,5 +82,5 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @pass_console
 def remove_command(console: Console, limits_id: str) -> None:
     """Remove limits: the limits of laneway.toml apply again."""
-    write(console, lambda c: console.administration.limits.remove(c, limits_id))
+    write_database(console, lambda c: console.administration.limits.remove(c, limits_id))
     click.echo(f"{limits_id} is removed")

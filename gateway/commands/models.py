@@ -27,7 +27,7 @@ from gateway.catalog.base_models import (
     model_named,
 )
 from gateway.commands.console import Command, Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, sentence, with_database, write
+from gateway.commands.database import read_database, sentence, with_database, write_database
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
 from gateway.views.models import ModelQualityView, quality_view
@@ -79,7 +79,7 @@ def models_group() -> None:
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
     """All base models, removed models too, with each model's state in a running engine of this host."""
-    models = read(console, lambda c: list_models(c, console.config))
+    models = read_database(console, lambda c: list_models(c, console.config))
     engine = asyncio.run(_engine_state(console))
     rows = [_shown(model) | _state(model, engine, as_json=as_json) for model in models]
     show_rows(rows, COLUMNS, as_json=as_json)
@@ -91,7 +91,7 @@ def list_command(console: Console, as_json: bool) -> None:
 @pass_console
 def show_command(console: Console, model: str, as_json: bool) -> None:
     """One base model: its settings, its state in a running engine of this host, and the report of its quality."""
-    found = read(console, lambda c: model_named(c, console.config, model))
+    found = read_database(console, lambda c: model_named(c, console.config, model))
     engine = asyncio.run(_engine_state(console))
     show_row(_shown(found) | _state(found, engine, as_json=as_json), as_json=as_json)
 
@@ -160,7 +160,7 @@ def set_command(
     if change == ModelChange():
         fail("nothing was given to change; see: laneway models set --help")
     administration = console.administration
-    show_row(_shown(write(console, lambda c: administration.models.update(c, model, change))), as_json=as_json)
+    show_row(_shown(write_database(console, lambda c: administration.models.update(c, model, change))), as_json=as_json)
 
 
 @models_group.command("remove")
@@ -169,7 +169,7 @@ def set_command(
 def remove_command(console: Console, model: str) -> None:
     """Remove MODEL. New requests for it and its adapters are refused; running requests finish."""
     administration = console.administration
-    after = write(console, lambda c: administration.models.remove(c, model))
+    after = write_database(console, lambda c: administration.models.remove(c, model))
     click.echo(f"{after.name}: removed; a running engine drains it. Undo with: laneway models restore {after.name}")
 
 

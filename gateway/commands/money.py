@@ -24,7 +24,7 @@ from gateway.access.sealed_values import ValueUnreadable
 from gateway.admin.budgets import budget_state, end_user_states
 from gateway.admin.writes import Actor, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import currencies_of, read, write
+from gateway.commands.database import currencies_of, read_database, write_database
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import ServerSecrets, read_server_secrets
 from gateway.views.accounts import BudgetView, EndUserView, PriceView
@@ -145,7 +145,7 @@ def publish_command(
     if effective_from is not None:
         fields["effective_from"] = from_datetime(effective_from.replace(tzinfo=UTC))
     administration = console.administration
-    version = write(console, lambda c: administration.prices.publish(c, **fields))
+    version = write_database(console, lambda c: administration.prices.publish(c, **fields))
     _show_prices([version], as_json=as_json)
 
 
@@ -159,11 +159,11 @@ def preview_command(console: Console, /, as_json: bool, month: str | None, tenan
     """The cost of a month's usage of the model SUBJECT at these prices, beside its actual cost. Nothing is
     published."""
     fields, administration = _price(**price), console.administration
-    found = read(console, lambda c: administration.prices.preview(c, **fields, month=month, tenant=tenant))
+    found = read_database(console, lambda c: administration.prices.preview(c, **fields, month=month, tenant=tenant))
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return
-    names = read(console, lambda c: names_of(c, [row.tenant_id for row in found.tenants]))
+    names = read_database(console, lambda c: names_of(c, [row.tenant_id for row in found.tenants]))
     shown = [(names[row.tenant_id], row.requests, row.was_picos, row.would_picos) for row in found.tenants]
     shown.append(("all", sum(row.requests for row in found.tenants), found.was_picos, found.would_picos))
     rows = [
@@ -191,7 +191,7 @@ def _pair(text: str) -> tuple[str, str]:
 @pass_console
 def list_prices_command(console: Console, as_json: bool) -> None:
     """Price versions, the latest first; the table has prices for a million tokens."""
-    _show_prices(read(console, prices.listing), as_json=as_json)
+    _show_prices(read_database(console, prices.list_price_versions), as_json=as_json)
 
 
 def _show_prices(versions: list[PriceVersion], *, as_json: bool) -> None:
@@ -270,7 +270,7 @@ def set_command(
         )
         return budget_state(connection, budget)
 
-    show_row(msgspec.to_builtins(BudgetView.of(write(console, change))), as_json=as_json)
+    show_row(msgspec.to_builtins(BudgetView.of(write_database(console, change))), as_json=as_json)
 
 
 @budgets_group.command("list")
@@ -282,11 +282,11 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
 
     def query(connection: sa.Connection) -> tuple[list[BudgetState], dict[str | None, str], dict[str, str]]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        found = budgets.states(connection, tenant_id=tenant_id)
+        found = budgets.list_budget_states(connection, tenant_id=tenant_id)
         ids = [one for state in found for one in (state.budget.tenant_id, state.budget.scope_id)]
         return found, names_of(connection, ids), currencies_of(connection)
 
-    found, names, currencies = read(console, query)
+    found, names, currencies = read_database(console, query)
     rows: list[dict[str, Any]] = [msgspec.to_builtins(BudgetView.of(state)) for state in found]
     if not as_json:
         rows = [row | _budget_cells(row, names, currencies) for row in rows]
@@ -314,7 +314,7 @@ def end_users_command(console: Console, budget_id: str, name: str | None, limit:
     digests = None if name is None else EndUserDigests(_secrets(console))
 
     def query(connection: Any) -> tuple[list[EndUserState], str | None]:
-        budget = budgets.get(connection, budget_id)
+        budget = budgets.get_budget(connection, budget_id)
         money = budget is not None and budget.unit == "money"
         currency = currencies_of(connection)[budget.tenant_id] if budget is not None and money else None
         digest_in = None
@@ -326,7 +326,7 @@ def end_users_command(console: Console, budget_id: str, name: str | None, limit:
 
     columns = ("id", "limit_amount", "used", "held", "left", "shared", "created_at", "resets_at")
     try:
-        found, currency = read(console, query)
+        found, currency = read_database(console, query)
     except ValueUnreadable:
         fail("the key of end users' names was encrypted with another secret than gateway.secret_file")
     rows: list[dict[str, Any]] = [msgspec.to_builtins(EndUserView.of(state)) for state in found]
@@ -349,5 +349,5 @@ def _secrets(console: Console) -> ServerSecrets:
 def remove_command(console: Console, budget_id: str) -> None:
     """Stop enforcing a budget."""
     administration = console.administration
-    write(console, lambda c: administration.budgets.remove(c, budget_id))
+    write_database(console, lambda c: administration.budgets.remove(c, budget_id))
     click.echo(f"{budget_id} is no longer enforced")

@@ -9,7 +9,7 @@ from billing.clock import SECOND
 from billing.lists import LIMIT_MAX, ListQuery
 from gateway.access import people
 from gateway.commands.console import Console, json_option, pass_console
-from gateway.commands.database import read, show_named_rows
+from gateway.commands.database import read_database, show_named_rows
 
 COLUMNS = ("id", "role", "tenant", "email", "signed_in_at", "subject", "name")
 
@@ -27,7 +27,10 @@ def people_group() -> None:
 def list_command(console: Console, search: str | None, limit: int, as_json: bool) -> None:
     """People, the last sign-in first. A person whose groups have lost the role is listed without it."""
     query = ListQuery(sort="-signed_in_at", search=search, limit=limit)
-    rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.found(c, query)).items]
+    rows = [
+        msgspec.structs.asdict(person)
+        for person in read_database(console, lambda c: people.query_people(c, query)).items
+    ]
     for row in rows:
         row |= {name: row[name] // SECOND for name in ("created_at", "signed_in_at")}
     show_named_rows(console, rows, COLUMNS, {"tenant": "tenant_id"}, as_json=as_json)

@@ -13,7 +13,7 @@ from billing.accounts import budgets, prices, tenants
 from billing.accounts.budgets import Budget
 from billing.accounts.prices import METERS, PriceVersion, format_picos
 from gateway.commands.console import Console, Row, show_json, show_row, show_rows
-from gateway.commands.database import read
+from gateway.commands.database import read_database
 from gateway.commands.money import MILLION
 from gateway.views.names import names_of
 from gateway.views.request_times import SlownessView
@@ -38,7 +38,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_request(console: Console, request_id: str, *, as_json: bool) -> None:
     """Print all facts of one request. Ends the command for an unknown id."""
-    facts = read(console, lambda connection: _facts(console, connection, request_id))
+    facts = read_database(console, lambda connection: _facts(console, connection, request_id))
     if as_json:
         show_json(msgspec.to_builtins(facts.view))
         return
@@ -80,12 +80,12 @@ def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 def _facts(console: Console, connection: sa.Connection, request_id: str) -> RequestFacts:
     """Raises RowNotFound."""
     view = whole_request(connection, request_id, {tier.name: tier for tier in console.config.tiers})
-    windows = [budgets.get(connection, window.budget_id) for window in view.hold.windows]
-    tenant = tenants.get(connection, view.tenant_id)
+    windows = [budgets.get_budget(connection, window.budget_id) for window in view.hold.windows]
+    tenant = tenants.get_tenant(connection, view.tenant_id)
     return RequestFacts(
         view=view,
         names=names_of(connection, [view.tenant_id, view.project_id, view.key_id, view.adapter]),
-        price=prices.get(connection, view.hold.price_version_id),
+        price=prices.get_price_version(connection, view.hold.price_version_id),
         budgets=[budget for budget in windows if budget is not None],
         currency=None if tenant is None else tenant.currency,
     )

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
 from engine.protocol import log_output
-from gateway.catalog.base_models import BaseModel, configured, list_models
+from gateway.catalog.base_models import BaseModel, configured_models, list_models
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
 from gateway.commands.start_steps import StartProgress
 from gateway.config import file as configuration
@@ -224,7 +224,7 @@ def engine_file(config: Config) -> Path:
     """Write the engine's configuration, with the active models of the database; without a database, with the models of
     laneway.toml. A gateway registers later changes with the running engine."""
     database = Database(config.database_url)
-    models: list[BaseModel] = configured(config)
+    models: list[BaseModel] = configured_models(config)
     try:
         if database.sqlite_path is None or database.sqlite_path.exists():
             models = database.read_sync(lambda connection: list_models(connection, config))

@@ -9,7 +9,7 @@ from gateway.access.deployment_secret import adopt_secrets
 from gateway.access.end_users import delete_unreadable_key, rewrap_end_user_key
 from gateway.access.routing_keys import rewrap_routing_keys
 from gateway.commands.console import Console, fail, pass_console
-from gateway.commands.database import write
+from gateway.commands.database import write_database
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import (
     ServerSecrets,
@@ -68,7 +68,7 @@ def drop_command(console: Console) -> None:
         rewrap_end_user_key(connection, secrets)
         return TextKeys(secrets).rewrap(connection), rewrap_routing_keys(connection, secrets)
 
-    tenants, webhooks = write(console, rewrap)
+    tenants, webhooks = write_database(console, rewrap)
     click.echo(f"{tenants} tenants' keys of stored texts are encrypted with the new secret now")
     click.echo(f"{webhooks} routing keys of webhooks are encrypted with the new secret now")
     _write(console, ServerSecrets(secrets.current), "Copy the file to every gateway host, and restart each gateway.")
@@ -84,7 +84,7 @@ def adopt_command(console: Console) -> None:
         adopt_secrets(connection, secrets)
         return TextKeys(secrets).delete_unreadable_keys(connection), delete_unreadable_key(connection, secrets)
 
-    deleted, end_users = write(console, adopt)
+    deleted, end_users = write_database(console, adopt)
     click.echo(f"{deleted} tenants' keys of stored texts could not be decrypted and are deleted")
     if end_users:
         click.echo("the key of end users' names could not be decrypted: every end user begins a new budget")

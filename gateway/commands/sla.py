@@ -12,7 +12,7 @@ from billing.books import sla_reports
 from billing.books.sla_reports import Period, SlaFigures, SlaQuery, SlaReport
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_rows
-from gateway.commands.database import read
+from gateway.commands.database import read_database
 from gateway.views.sla import SlaView, sla_csv
 
 COLUMNS = (
@@ -67,9 +67,9 @@ def sla_command(
             time_zone=time_zone,
             by="model" if by_model else "tier",
         )
-        return sla_reports.report(connection, wanted, names), None if own is None else own.slug
+        return sla_reports.make_sla_report(connection, wanted, names), None if own is None else own.slug
 
-    report, slug = read(console, query)
+    report, slug = read_database(console, query)
     view = SlaView.of_report(report, slug)
     if as_csv:
         click.echo(sla_csv(view), nl=False)

@@ -25,7 +25,7 @@ from gateway.commands.console import (
     show_rows,
     yes_option,
 )
-from gateway.commands.database import read, write
+from gateway.commands.database import read_database, write_database
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
 from gateway.files.backends import open_backend
@@ -77,13 +77,13 @@ def tenants_group() -> None:
 @pass_console
 def list_command(console: Console, archived: bool, as_json: bool) -> None:
     """All tenants that are not archived, by slug."""
-    found = [tenant for tenant in read(console, _all) if (tenant.archived_at is not None) == archived]
+    found = [tenant for tenant in read_database(console, _all) if (tenant.archived_at is not None) == archived]
     show_rows([msgspec.to_builtins(TenantView.of(tenant)) for tenant in found], COLUMNS, as_json=as_json)
 
 
 def _all(connection: sa.Connection) -> list[tenants.Tenant]:
     found: list[tenants.Tenant] = []
-    while page := tenants.listing(connection, after=found[-1].slug if found else "", limit=tenants.LIST_MAX):
+    while page := tenants.list_tenants(connection, after=found[-1].slug if found else "", limit=tenants.LIST_MAX):
         found += page
     return found
 
@@ -111,7 +111,7 @@ def create_command(
 ) -> None:
     """Make a tenant. SLUG is its name in /t/<slug>/v1."""
     administration = console.administration
-    tenant = write(
+    tenant = write_database(
         console,
         lambda c: administration.tenants.create(
             c,
@@ -175,7 +175,7 @@ def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any)
     a second."""
     changes = {name: None if value is OFF else value for name, value in _given(options).items()}
     administration = console.administration
-    changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, **changes))
+    changed = write_database(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, **changes))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
 
 
@@ -204,7 +204,9 @@ def resume_command(console: Console, tenant: str, as_json: bool) -> None:
 
 def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: bool) -> None:
     administration = console.administration
-    changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, status=status))
+    changed = write_database(
+        console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, status=status)
+    )
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
 
 
@@ -219,7 +221,7 @@ def archive_command(console: Console, tenant: str, yes: bool, as_json: bool) -> 
     administration = console.administration
     if not yes:
         ask(f"Archive the tenant {tenant}, and refuse its keys?")
-    archived = write(console, lambda c: administration.tenants.archive(c, tenant_of(c, tenant).id))
+    archived = write_database(console, lambda c: administration.tenants.archive(c, tenant_of(c, tenant).id))
     show_row(msgspec.to_builtins(TenantView.of(archived)), as_json=as_json)
 
 
@@ -230,7 +232,7 @@ def archive_command(console: Console, tenant: str, yes: bool, as_json: bool) -> 
 def restore_command(console: Console, tenant: str, as_json: bool) -> None:
     """End the archiving of TENANT (a slug or an id): it is active, and its keys are accepted again."""
     administration = console.administration
-    restored = write(console, lambda c: administration.tenants.restore(c, tenant_of(c, tenant).id))
+    restored = write_database(console, lambda c: administration.tenants.restore(c, tenant_of(c, tenant).id))
     show_row(msgspec.to_builtins(TenantView.of(restored)), as_json=as_json)
 
 
@@ -243,7 +245,7 @@ def export_tenant_command(console: Console, tenant: str, folder: Path, as_json: 
     """Write all data of TENANT (a slug or an id) to the new FOLDER: a file for each table, its adapters, its files, and
     a manifest with digests. Stored texts are in plain text; secrets of keys and webhooks are left out."""
     config = console.config
-    found = read(console, lambda c: tenant_of(c, tenant))
+    found = read_database(console, lambda c: tenant_of(c, tenant))
     try:
         manifest = write_files(
             config.database_url,
@@ -269,7 +271,9 @@ def erase_command(console: Console, tenant: str, confirm: str) -> None:
     ledger and invoices keep their amounts, under the tenant's id. A restore from an older backup erases it again."""
     administration = console.administration
     try:
-        erasure = write(console, lambda c: administration.tenants.erase(c, tenant_of(c, tenant).id, confirm=confirm))
+        erasure = write_database(
+            console, lambda c: administration.tenants.erase(c, tenant_of(c, tenant).id, confirm=confirm)
+        )
     except (ErasuresUnreadable, OSError) as error:
         fail(f"{console.config.erasures_file}: {error}")
     click.echo(f"{erasure.tenant_id} is erased ({erasure.id})")
@@ -287,7 +291,7 @@ def projects_group() -> None:
 @pass_console
 def list_projects_command(console: Console, tenant: str, archived: bool, as_json: bool) -> None:
     """The projects of TENANT (a slug or an id) that are not archived, by name."""
-    found = read(console, lambda c: tenants.projects(c, tenant_of(c, tenant).id))
+    found = read_database(console, lambda c: tenants.projects(c, tenant_of(c, tenant).id))
     listed = [project for project in found if (project.archived_at is not None) == archived]
     rows = [msgspec.to_builtins(ProjectView.of(project)) for project in listed]
     show_rows(rows, PROJECT_COLUMNS, as_json=as_json)
@@ -304,7 +308,7 @@ def create_project_command(
 ) -> None:
     """Make the project NAME of TENANT (a slug or an id)."""
     administration = console.administration
-    project = write(
+    project = write_database(
         console,
         lambda c: administration.projects.create(
             c, tenant_id=tenant_of(c, tenant).id, name=name, default_max_tokens=default_max_tokens
@@ -330,7 +334,7 @@ def set_project_command(console: Console, /, tenant: str, project: str, as_json:
         found = project_of(connection, tenant_of(connection, tenant).id, project)
         return administration.projects.update(connection, found.id, **changes)
 
-    show_row(msgspec.to_builtins(ProjectView.of(write(console, change))), as_json=as_json)
+    show_row(msgspec.to_builtins(ProjectView.of(write_database(console, change))), as_json=as_json)
 
 
 @projects_group.command("archive")
@@ -350,7 +354,7 @@ def archive_project_command(console: Console, tenant: str, project: str, yes: bo
         found = project_of(connection, tenant_of(connection, tenant).id, project)
         return administration.projects.archive(connection, found.id)
 
-    show_row(msgspec.to_builtins(ProjectView.of(write(console, archive))), as_json=as_json)
+    show_row(msgspec.to_builtins(ProjectView.of(write_database(console, archive))), as_json=as_json)
 
 
 @projects_group.command("restore")
@@ -366,4 +370,4 @@ def restore_project_command(console: Console, tenant: str, project: str, as_json
         found = project_of(connection, tenant_of(connection, tenant).id, project)
         return administration.projects.restore(connection, found.id)
 
-    show_row(msgspec.to_builtins(ProjectView.of(write(console, restore))), as_json=as_json)
+    show_row(msgspec.to_builtins(ProjectView.of(write_database(console, restore))), as_json=as_json)

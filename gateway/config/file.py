@@ -69,8 +69,8 @@ class ConfigError(Exception):
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """The whole of laneway.toml. From `load` and `parse`, paths are absolute and defaults that depend on other settings
-    are filled in."""
+    """The whole of laneway.toml. From `load_gateway_config` and `parse_gateway_config`, paths are absolute and
+    defaults that depend on other settings are filled in."""
 
     gateway: GatewaySection = GatewaySection()
     engine: EngineSection = EngineSection()
@@ -270,7 +270,7 @@ def _check_distinct(field: str, names: Sequence[str]) -> None:
             raise ValueError(f"{field}: {name!r} occurs {names.count(name)} times")
 
 
-def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+def load_gateway_config(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of `file`, else of `$LANEWAY_CONFIG`, else of ./laneway.toml, else the defaults.
 
     LANEWAY_HOST, LANEWAY_PORT, LANEWAY_METRICS_ADDRESS, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file;
@@ -278,16 +278,16 @@ def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
     folder. Raises ConfigError."""
     chosen = locate(file, environ)
     if chosen is None:
-        return parse(b"", Path.cwd(), "the defaults", environ)
+        return parse_gateway_config(b"", Path.cwd(), "the defaults", environ)
     try:
         data = chosen.read_bytes()
     except OSError as error:
         raise ConfigError(f"{chosen}: {error.strerror}") from error
-    return parse(data, chosen.resolve().parent, str(chosen), environ)
+    return parse_gateway_config(data, chosen.resolve().parent, str(chosen), environ)
 
 
 def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that `load` reads; None: no file, so the defaults are used."""
+    """The file that `load_gateway_config` reads; None: no file, so the defaults are used."""
     if file is None and environ.get("LANEWAY_CONFIG"):
         return Path(environ["LANEWAY_CONFIG"])
     if file is None and Path(DEFAULT_FILE).exists():
@@ -295,7 +295,7 @@ def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path |
     return file
 
 
-def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
+def parse_gateway_config(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
     """The configuration in the TOML `data`. Relative paths begin at `base`; `source` names the file in messages.
     Raises ConfigError."""
     try:

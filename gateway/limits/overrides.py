@@ -65,7 +65,7 @@ class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
     enqueued_tokens: int | UnsetType | None = UNSET
 
 
-def get(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
+def get_own_limits(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
     return _one(connection, rate_limits.c.id == limits_id)
 
 
@@ -74,7 +74,7 @@ def of_subject(connection: sa.Connection, subject_id: str) -> OwnLimits | None:
     return _one(connection, rate_limits.c.subject_id == _row_subject(connection, subject_id))
 
 
-def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[OwnLimits]:
+def list_own_limits(connection: sa.Connection, tenant_id: str | None = None) -> list[OwnLimits]:
     """The limits of one tenant and its keys, or of all tenants: the first LIST_MAX by id."""
     query = _SELECT.order_by(rate_limits.c.id).limit(LIST_MAX)
     if tenant_id is not None:
@@ -82,7 +82,7 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Own
     return [_own(row) for row in connection.execute(query)]
 
 
-def change(
+def change_own_limits(
     connection: sa.Connection, *, scope: Scope, subject_id: str, tenant_id: str, change: LimitsChange
 ) -> OwnLimits:
     """Change the limits of a key or tenant and return them. Raises InvalidValue."""
@@ -104,9 +104,9 @@ def change(
     return _one(connection, rate_limits.c.id == after.id) or after
 
 
-def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
+def remove_own_limits(connection: sa.Connection, limits_id: str) -> OwnLimits:
     """Remove the limits and return them with every limit null. Raises RowNotFound."""
-    before = get(connection, limits_id)
+    before = get_own_limits(connection, limits_id)
     if before is None:
         raise RowNotFound(f"there are no limits {limits_id!r}")
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == limits_id))

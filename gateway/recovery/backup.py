@@ -74,7 +74,7 @@ def write_backup(
                     archive.add_bytes(CONFIGURATION, without_passwords(file.read_text()).encode())
                 beside = path.parent / erasure_file.FILE
                 known = all_erasures(connection, config, beside)
-                erasure_file.append(beside, known)
+                erasure_file.append_erasures(beside, known)
                 archive.add_bytes(ERASURES, beside.read_bytes())
                 manifest = archive.finish(summary, secrets.derive_keys(signing_purpose()))
     return path, manifest
@@ -91,7 +91,7 @@ def all_erasures(connection: sa.Connection, config: Config, *files: Path) -> lis
     OSError."""
     found = {erasure.id: erasure for erasure in stored_erasures(connection)}
     for path in (config.erasures_file, *files):
-        found |= {erasure.id: erasure for erasure in erasure_file.read(path)}
+        found |= {erasure.id: erasure for erasure in erasure_file.read_erasures(path)}
     return list(found.values())
 
 

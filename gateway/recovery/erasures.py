@@ -37,5 +37,5 @@ def _erased(connection: sa.Connection) -> set[str]:
 
 def replay_file(connection: sa.Connection, config: Config) -> None:
     """Replay the erasures of this host's file. Raises ErasuresUnreadable, OSError."""
-    if known := erasure_file.read(config.erasures_file):
+    if known := erasure_file.read_erasures(config.erasures_file):
         replay(connection, config, known)

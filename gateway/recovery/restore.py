@@ -105,7 +105,7 @@ def restore(
         missing_adapters=summary.missing_adapters,
     )
     if replace:
-        erasure_file.append(config.erasures_file, _erasures_of_replaced(config.database_url))
+        erasure_file.append_erasures(config.erasures_file, _erasures_of_replaced(config.database_url))
     target = _restored_sqlite if kind == "sqlite" else _restored_postgres
     with target(config, archive, report, replace, step, on_bytes) as url:
         with step("the schema"):
@@ -115,7 +115,7 @@ def restore(
             with step("erasures since the backup"):
                 beside = archive.path.parent / erasure_file.FILE
                 known = database.read_sync(lambda c: all_erasures(c, config, beside)) + _erasures_in(archive)
-                erasure_file.append(config.erasures_file, known)  # an older archive may be restored here later
+                erasure_file.append_erasures(config.erasures_file, known)  # an older archive may be restored here later
                 erased = database.write_sync(lambda c: replay(c, config, known))
                 report = msgspec.structs.replace(report, erased=erased)
             with step("journals of this host"):
@@ -224,14 +224,14 @@ def _finish(connection: sa.Connection, report: RestoreReport) -> None:
         connection.execute(sa.delete(table))
     for table in (sessions, person_sessions):  # some of them were ended since the backup
         connection.execute(sa.delete(table))
-    reconcile.record(connection, reconcile.reconcile_minute(connection))
+    reconcile.store_reconciliation(connection, reconcile.reconcile_minute(connection))
     finished = {"finished_at": database_now(connection), "report": msgspec.to_builtins(report)}
     # Rows of restores that the backup itself was in the middle of have no meaning here.
     connection.execute(sa.delete(restores).where(restores.c.finished_at.is_(None), restores.c.id != report.id))
     connection.execute(sa.update(restores).where(restores.c.id == report.id).values(finished))
     after = {"archive": report.archive, "lost_since": report.lost_since}
     actor = audit_log.host_actor()
-    audit_log.record(connection, actor=actor, action="database.restore", object_id=report.id, after=after)
+    audit_log.add_audit_line(connection, actor=actor, action="database.restore", object_id=report.id, after=after)
 
 
 # ---- what happened since the backup
@@ -278,7 +278,7 @@ def _erasures_in(archive: Archive) -> list[Erasure]:
     if not any(member.name == ERASURES for member in archive.manifest.members):
         return []
     with archive.open_member(ERASURES) as source:
-        return erasure_file.parse(source.read(), f"{archive.path}, {ERASURES}")
+        return erasure_file.parse_erasures(source.read(), f"{archive.path}, {ERASURES}")
 
 
 # ---- files

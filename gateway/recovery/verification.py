@@ -38,7 +38,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return sum(engine.missing for engine in self.engines)
 
 
-def verify(
+def verify_restore(
     connection: sa.Connection, report: RestoreReport, counts: Sequence[EngineCount], signers: Sequence[str]
 ) -> Verification:
     """Compare the books with themselves, with the engines' `counts`, and the audit log with its chain. Call it in one
@@ -48,7 +48,7 @@ def verify(
         f"{found.what}: {found.where}: expected {found.expected}, found {found.found}" for found in books.imbalances
     ]
     findings += [f"overshot: {window}" for window in books.overshot]
-    chain = audit_chain.verify(connection, signers)
+    chain = audit_chain.verify_chain(connection, signers)
     if chain.finding is not None:
         findings.append(f"the audit log, position {chain.finding.position}: {chain.finding.reason}")
     answered = {count.epoch for count in counts}

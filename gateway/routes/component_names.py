@@ -34,7 +34,7 @@ def component_name(name: str) -> str:
     return _PUBLISHED_NAMES.get(plain, plain)
 
 
-def joined(schemas: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def join_schemas(schemas: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """`schemas` and `others`, which takes precedence where both describe a type. Raises ValueError if one name has
     different fields in them, which is two types."""
     for name in schemas.keys() & others.keys():

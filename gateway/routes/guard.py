@@ -78,7 +78,7 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
     if caller.role is None:
         raise errors.InsufficientScope("This key has no role: an admin key has one.")
     access = access_of(request, opt)
-    if not roles.may(caller.role, opt["area"], access):
+    if not roles.is_permitted(caller.role, opt["area"], access):
         raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
     if opt.get("everyones") and caller.tenant_id is not None:
         raise errors.InsufficientRole(f"The role {caller.role} may not do this: it concerns all tenants.")

@@ -30,7 +30,7 @@ from gateway.generation import replays
 from gateway.routes import conversations
 from gateway.routes.automation.client_schemas import for_clients
 from gateway.routes.batches import batches, message_batches
-from gateway.routes.component_names import REFERENCE, joined, without_module_paths
+from gateway.routes.component_names import REFERENCE, join_schemas, without_module_paths
 from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.uploads import file_uploads
 from gateway.uploads.uploads import BOOLEANS, FIELDS
@@ -216,7 +216,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     whole = schema | {
         "paths": paths,
         "security": [{"key": []}, {"x-api-key": []}],
-        "components": known | {"schemas": joined(known.get("schemas", {}), components), "securitySchemes": keys},
+        "components": known | {"schemas": join_schemas(known.get("schemas", {}), components), "securitySchemes": keys},
     }
     return for_clients(whole)
 

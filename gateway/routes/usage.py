@@ -66,7 +66,7 @@ async def own_usage(
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,
     )
-    totals = await services.database.report(lambda connection: usage.totals(connection, which))
+    totals = await services.database.report(lambda connection: usage.sum_usage(connection, which))
     return OwnUsage(
         key_id=caller.key_id,
         start_time=start_time,
@@ -94,7 +94,7 @@ async def own_budgets(request: Request[Any, Any, Any], services: Services) -> Ow
             state
             for scope_id in scopes
             if scope_id is not None
-            for state in budgets.states(connection, scope_id=scope_id)
+            for state in budgets.list_budget_states(connection, scope_id=scope_id)
         ]
 
     return OwnBudgets(data=[BudgetView.of(state) for state in await services.database.report(query)])

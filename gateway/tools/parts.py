@@ -43,7 +43,7 @@ class CallEnd(msgspec.Struct, frozen=True, gc=False):
 Part = ContentDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
 
 
-def joined(parts: list[Part]) -> list[Part]:
+def join_parts(parts: list[Part]) -> list[Part]:
     """The same parts with consecutive text of one kind (and one call) in one part."""
     whole: list[Part] = []
     texts: list[str] = []

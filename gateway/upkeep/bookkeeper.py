@@ -59,7 +59,9 @@ class Bookkeeper:
         if await self._database.report(self._is_due):
             await self._record_engines()
             result = await self._database.report(reconcile.reconcile_minute)
-            await self._database.write_in_background(lambda connection: reconcile.record(connection, result))
+            await self._database.write_in_background(
+                lambda connection: reconcile.store_reconciliation(connection, result)
+            )
             _log_findings(result)
         findings = await self._database.report(reconcile.open_findings)
         self._metrics.imbalances.set(findings.imbalances)

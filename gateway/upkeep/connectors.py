@@ -74,7 +74,7 @@ class ConnectorPusher:
         if not events:
             return 0
         results = await self._send(events, accounts)
-        await write(lambda c: connectors.record(c, section.name, results))
+        await write(lambda c: connectors.record_push_results(c, section.name, results))
         failures = [failure for _, failure in results if failure is not None]
         if failures:
             self._warning.warn(connector=section.name, reason=failures[-1].reason, events=len(failures))
@@ -83,7 +83,7 @@ class ConnectorPusher:
     def _claim(self, connection: sa.Connection) -> tuple[list[PushEvent], dict[str, str]]:
         section = self._section
         accounts = connectors.accounts(connection, section.name)
-        events = connectors.claim(
+        events = connectors.claim_push_events(
             connection,
             section.name,
             after_s=section.after_s,

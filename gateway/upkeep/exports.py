@@ -123,7 +123,7 @@ class Exporter:
         """Run the oldest export that waits; return whether one waited. Raises DatabaseUnavailable, OSError."""
         if not await self._database.read(jobs.has_waiting):
             return False
-        job = await self._database.write(lambda c: jobs.claim(c, self._gateway_id, self._host))
+        job = await self._database.write(lambda c: jobs.claim_export(c, self._gateway_id, self._host))
         if job is not None:
             await self._run_export(job)
             await self._delete_surplus()
@@ -152,7 +152,7 @@ class Exporter:
         if status != EXIT_STOPPED:
             again = status < 0 or status == EXIT_AGAIN  # the process was killed, or lost its database
             reason = reason or f"the process ended with status {status}"
-            await self._database.write(lambda c: jobs.fail(c, job.id, self._gateway_id, reason, again=again))
+            await self._database.write(lambda c: jobs.fail_export(c, job.id, self._gateway_id, reason, again=again))
 
     async def _process(self, job: ExportJob, folder: Path) -> tuple[int, str]:
         """The exit status of the export's process, below 0 if it was killed, and its last line on stderr."""
@@ -205,7 +205,7 @@ class Exporter:
             else:
                 kept.add(job.id)
         if surplus:
-            await self._database.write(lambda c: jobs.remove(c, surplus))
+            await self._database.write(lambda c: jobs.mark_files_removed(c, surplus))
         for export_id in set(folders) - kept:
             await self.delete_files(export_id)
 

@@ -223,7 +223,7 @@ class HealthChecks:
         def count(connection: sa.Connection) -> tuple[int, int]:
             now, row = database_now(connection), tables.leases.c
             held = sa.select(sa.func.count()).where(row.expires_at > now)
-            return leases.live(connection, now, renew_s), int(connection.execute(held).scalar_one())
+            return leases.count_live_gateways(connection, now, renew_s), int(connection.execute(held).scalar_one())
 
         live, held = await self._read(count)
         if held > live:
@@ -310,7 +310,9 @@ class HealthChecks:
         names = {section.name for section in sections}
         after_s = max(section.after_s for section in sections)
         accounts = [section.name for section in sections if section.needs_account]
-        states = await self._read(lambda c: connectors.states(c, after_s=after_s, needs_account=accounts))
+        states = await self._read(
+            lambda c: connectors.list_connector_states(c, after_s=after_s, needs_account=accounts)
+        )
         return connectors_finding([state for state in states if state.name in names], after_s)
 
     async def _traces(self) -> Finding:

@@ -171,7 +171,7 @@ def step_problems(
     return made
 
 
-def listing(connection: sa.Connection, limit: int) -> list[tuple[ProblemEvent, list[ProblemDelivery]]]:
+def list_problem_events(connection: sa.Connection, limit: int) -> list[tuple[ProblemEvent, list[ProblemDelivery]]]:
     """Events, newest first, with their deliveries."""
     found = [ProblemEvent(*row) for row in connection.execute(_SELECT.order_by(_events.sequence.desc()).limit(limit))]
     query = sa.select(problem_deliveries).where(_deliveries.event_id.in_([event.id for event in found]))

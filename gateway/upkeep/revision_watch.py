@@ -154,6 +154,6 @@ class RevisionWatch:
 
 def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:
     """The revision, the scope of the writes since `known`, and the database's clock."""
-    number = revision.read(connection)
+    number = revision.read_revision(connection)
     changes = () if number == known else revision.changes_since(connection, known, number)
     return number, changes, database_now(connection)

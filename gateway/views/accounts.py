@@ -370,7 +370,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     object: Literal["page"] = "page"
 
 
-def page(
+def make_page(
     items: Sequence[Source], limit: int, view: Callable[[Source], Item], cursor: Callable[[Source], str]
 ) -> Page[Item]:
     """A page of the first `limit` of `items`. The query reads one item more, to know whether a next page exists."""

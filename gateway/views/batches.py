@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.clock import SECOND, database_now
-from billing.lists import ListColumns, ListPage, ListQuery, page
+from billing.lists import ListColumns, ListPage, ListQuery, select_page
 from billing.tables import tenants
 from gateway.admin.writes import Actor
 from gateway.batch_tables import batches
@@ -168,7 +168,7 @@ def list_batch_rows(
         query = query.where(batches.c.tenant_id == tenant_id)
     if status is not None:
         query = query.where(batches.c.status == status)
-    return page(connection, query, _BATCH_LIST, wanted, batch_of, lambda row: row.id)
+    return select_page(connection, query, _BATCH_LIST, wanted, batch_of, lambda row: row.id)
 
 
 class FileView(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ def list_tenant_files(
         query = query.where(files.c.tenant_id == tenant_id)
     if purpose is not None:
         query = query.where(files.c.purpose == purpose)
-    return page(connection, query, _FILE_LIST, wanted, owned_file, lambda found: found.file.id)
+    return select_page(connection, query, _FILE_LIST, wanted, owned_file, lambda found: found.file.id)
 
 
 def _seconds(moment: int | None) -> int | None:

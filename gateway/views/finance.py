@@ -302,7 +302,10 @@ class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
         by_name = {section.name: section for section in sections}
         after_s = max((section.after_s for section in sections), default=0.0)
         accounts = [section.name for section in sections if section.needs_account]
-        found = {state.name: state for state in connectors.states(connection, after_s=after_s, needs_account=accounts)}
+        found = {
+            state.name: state
+            for state in connectors.list_connector_states(connection, after_s=after_s, needs_account=accounts)
+        }
         names = sorted(by_name.keys() | found.keys())
         return [cls.of(found.get(name) or ConnectorState(name=name), by_name.get(name)) for name in names]
 

@@ -60,15 +60,15 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 ListedRequest = tuple[RequestRow | ErrorRow, ErrorRow | None]
 
 
-def page(
+def list_requests_and_errors(
     connection: sa.Connection, which: RequestQuery, *, after: RequestCursor | None, limit: int
 ) -> tuple[list[ListedRequest], RequestCursor | None]:
-    """A page of requests with holds and of errors without one, in the order of `history.page`; each with its error, if
-    it has one. Also returns the cursor of the next page, or None at the end."""
+    """A page of requests with holds and of errors without one, in the order of `history.list_request_rows`; each with
+    its error, if it has one. Also returns the cursor of the next page, or None at the end."""
     rows: list[RequestRow | ErrorRow] = []
     more = None
     if which.code is None:
-        found, more = history.page(connection, _with_outcome(which), after=after, limit=limit)
+        found, more = history.list_request_rows(connection, _with_outcome(which), after=after, limit=limit)
         rows += found
     if _has_errors(which):
         rows += _page_of_errors(connection, which, None if after is None or after.running else after, limit + 1)

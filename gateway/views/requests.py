@@ -197,7 +197,7 @@ def whole_request(connection: sa.Connection, request_id: str, tiers: Mapping[str
     """`tiers`: by name, with the targets in force. Raises RowNotFound."""
     error = request_errors.errors_of(connection, [request_id]).get(request_id)
     try:
-        found = history.get(connection, request_id)
+        found = history.get_whole_request(connection, request_id)
     except RowNotFound:
         if error is None:
             raise

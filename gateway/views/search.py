@@ -69,13 +69,13 @@ class Searcher:
         ]
         found: list[SearchHit] = []
         for area, find in kinds:
-            if roles.may(self._role, area, "read"):
+            if roles.is_permitted(self._role, area, "read"):
                 found += find(connection, text)
         return _with_slugs(connection, found)
 
     def _tenants(self, connection: sa.Connection, text: str) -> list[SearchHit]:
         exact = tenants.by_slug(connection, text.lower())
-        some = tenants.found(connection, _query("slug", text), tenant_id=self._tenant_id).items
+        some = tenants.query_tenants(connection, _query("slug", text), tenant_id=self._tenant_id).items
         if exact is not None and self._tenant_id in (None, exact.id):
             some = [exact, *(one for one in some if one.id != exact.id)][:HITS_MAX]
         return [
@@ -84,11 +84,11 @@ class Searcher:
         ]
 
     def _projects(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        found = tenants.found_projects(connection, _query("name", text), tenant_id=self._tenant_id)
+        found = tenants.query_projects(connection, _query("name", text), tenant_id=self._tenant_id)
         return [SearchHit(kind="project", id=p.id, name=p.name, note="", tenant_id=p.tenant_id) for p in found.items]
 
     def _keys(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        found = keys.found(connection, _query("-created_at", text), tenant_id=self._tenant_id)
+        found = keys.query_keys(connection, _query("-created_at", text), tenant_id=self._tenant_id)
         return [
             SearchHit(
                 kind="key",
@@ -105,7 +105,7 @@ class Searcher:
         if match is None:
             return []
         of = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
-        rows, _ = request_errors.page(connection, RequestQuery(of=of), after=None, limit=1)
+        rows, _ = request_errors.list_requests_and_errors(connection, RequestQuery(of=of), after=None, limit=1)
         return [
             SearchHit(
                 kind="request",
@@ -126,18 +126,18 @@ class Searcher:
             if self._tenant_id not in (None, owner.id):
                 return []
             ids, text = {owner.id}, ""
-        found = invoices.found(connection, _query("-period", text), tenant_id=next(iter(ids), None)).items
+        found = invoices.query_invoices(connection, _query("-period", text), tenant_id=next(iter(ids), None)).items
         return [_invoice_hit(one) for one in found]
 
     def _invoice_of_number(self, connection: sa.Connection, number: str) -> list[SearchHit]:
         try:
-            found = invoices.get(connection, number)
+            found = invoices.get_invoice(connection, number)
         except RowNotFound:
             return []
         return [_invoice_hit(found)] if self._tenant_id in (None, found.tenant_id) else []
 
     def _adapters(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        found = adapters.found(connection, _query("name", text), tenant_id=self._tenant_id)
+        found = adapters.query_adapters(connection, _query("name", text), tenant_id=self._tenant_id)
         return [
             SearchHit(kind="adapter", id=one.id, name=one.name, note=f"of {one.base_model}", tenant_id=one.tenant_id)
             for one in found.items
@@ -192,7 +192,7 @@ def _invoice_hit(invoice: Invoice) -> SearchHit:
 def _with_slugs(connection: sa.Connection, found: list[SearchHit]) -> list[SearchHit]:
     """The hits with the slug of their tenant in the note."""
     ids = {hit.tenant_id for hit in found if hit.kind != "tenant" and hit.tenant_id is not None}
-    slugs = {tenant_id: tenant.slug for tenant_id in ids if (tenant := tenants.get(connection, tenant_id))}
+    slugs = {tenant_id: tenant.slug for tenant_id in ids if (tenant := tenants.get_tenant(connection, tenant_id))}
     return [
         msgspec.structs.replace(hit, note=" ".join(filter(None, (slugs.get(hit.tenant_id or ""), hit.note))))
         if hit.kind != "tenant"

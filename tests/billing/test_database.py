@@ -19,7 +19,7 @@ from support.read_only import mounted_read_only
 
 
 async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:
-    before = await books.database.read(revision.read)
+    before = await books.database.read(revision.read_revision)
 
     def fails(connection: sa.Connection) -> None:
         revision.bump(connection)
@@ -27,7 +27,7 @@ async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:
 
     with pytest.raises(KeyError):
         await books.database.write(fails)
-    assert await books.database.read(revision.read) == before
+    assert await books.database.read(revision.read_revision) == before
 
 
 async def test_a_read_cannot_write(books: Books) -> None:
@@ -37,19 +37,19 @@ async def test_a_read_cannot_write(books: Books) -> None:
 
 async def test_a_read_sees_one_moment(books: Books) -> None:
     def both(connection: sa.Connection) -> tuple[int, int]:
-        first = revision.read(connection)
+        first = revision.read_revision(connection)
         books.database.write_sync(revision.bump)
-        return first, revision.read(connection)
+        return first, revision.read_revision(connection)
 
     first, second = await books.database.read(both)
     assert first == second
-    assert await books.database.read(revision.read) == first + 1
+    assert await books.database.read(revision.read_revision) == first + 1
 
 
 async def test_writes_take_turns(books: Books) -> None:
-    before = await books.database.read(revision.read)
+    before = await books.database.read(revision.read_revision)
     await asyncio.gather(*(books.database.write(revision.bump) for _ in range(20)))
-    assert await books.database.read(revision.read) == before + 20
+    assert await books.database.read(revision.read_revision) == before + 20
 
 
 async def test_threads_of_one_process_wait_for_each_other_s_writes(
@@ -65,7 +65,7 @@ async def test_threads_of_one_process_wait_for_each_other_s_writes(
         begun.set()
         assert go_on.wait(10)
 
-    before = await database.read(revision.read)
+    before = await database.read(revision.read_revision)
     background = asyncio.create_task(database.write_in_background(long))
     await asyncio.to_thread(begun.wait, 10)
     with monkeypatch.context() as patience:
@@ -75,17 +75,17 @@ async def test_threads_of_one_process_wait_for_each_other_s_writes(
     waiting = asyncio.create_task(database.write(revision.bump))
     go_on.set()
     await asyncio.gather(background, waiting)
-    assert await database.read(revision.read) == before + 2
+    assert await database.read(revision.read_revision) == before + 2
     database.close()
 
 
 async def test_away_has_one_name(postgres_books: Books) -> None:
     async with CutProxy(postgres_books.url) as proxy:
         database = Database(proxy.url)
-        await database.read(revision.read)
+        await database.read(revision.read_revision)
         proxy.cut()
         with pytest.raises(DatabaseUnavailable):
-            await database.read(revision.read)
+            await database.read(revision.read_revision)
         with pytest.raises(DatabaseUnavailable):
             await database.write(revision.bump)
         proxy.restore()

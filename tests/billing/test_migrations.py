@@ -31,7 +31,7 @@ from billing.proofs.engine_books import EngineCount
 from billing.proofs.imbalances import Imbalance
 from billing.tables import metadata
 from gateway.catalog import adapters, base_models
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
 from support.billing.books import Books, make_books, settlement
 from support.paths import REPO
@@ -66,7 +66,7 @@ def test_upgrading_again_changes_nothing(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.write_sync(revision.bump)
     upgrade(empty_database_url)
-    assert database.read_sync(revision.read) == 1
+    assert database.read_sync(revision.read_revision) == 1
     database.close()
 
 
@@ -90,7 +90,9 @@ async def test_append_only(books: Books, table: str) -> None:
     assert isinstance(await ledger.hold(request), Held)
     settled = settlement(request, 5, engines={"epo_1": 2, "epo_2": 3})
     await ledger.settle(msgspec.structs.replace(settled, recomputed={"premium": Recompute(1, 0.1)}))
-    books.database.write_sync(lambda c: gateway.access.audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    books.database.write_sync(
+        lambda c: gateway.access.audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x")
+    )
     books.database.write_sync(proved)
     books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
@@ -191,7 +193,7 @@ def test_models_added_before_there_were_formats_have_the_defaults(empty_database
         )
     upgrade(empty_database_url)
     with engine.connect() as connection:
-        found = base_models.model_named(connection, parse(b"", Path("/"), "test", {}), "m")
+        found = base_models.model_named(connection, parse_gateway_config(b"", Path("/"), "test", {}), "m")
     assert (found.dtype, found.quantize, found.kv_dtype) == ("bfloat16", "none", "auto")
 
 
@@ -234,14 +236,16 @@ async def test_the_version_before_settles_and_reconciles_beside_this_one(
         count = EngineCount("epo_1", made, 0, 0, idle=True)
         database.write_sync(lambda c: engine_books.record_count(c, before, count, before))
         database.write_sync(rollups.fold_usage)
-        return database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c))).imbalances
+        return database.write_sync(
+            lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c))
+        ).imbalances
 
     for made in (7, 12):
         with monkeypatch.context() as patch:
             old = BulkInsert(tables.usage, OLD_COLUMNS["usage"].split(", "))
             patch.setattr("billing.ledger.transaction._INSERT_USAGE", old)
             request_id = await settle(made - 5, None)
-        shown = database.read_sync(lambda c, id_=request_id: usage.get(c, id_))
+        shown = database.read_sync(lambda c, id_=request_id: usage.get_usage_row(c, id_))
         assert shown is not None
         assert shown.made_tokens == made - 5
         assert read_engine(made * 2) == []
@@ -285,9 +289,9 @@ def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> No
             connection.exec_driver_sql(statement)
     upgrade(empty_database_url)
     database = Database(empty_database_url)
-    [found] = database.read_sync(budgets.listing)
+    [found] = database.read_sync(budgets.list_budgets)
     assert found == Budget("bud_1", "ten_1", "tenant", "ten_1", "tokens", "month", 500, True, 7, "hard", ())
-    assert database.read_sync(lambda c: tenants.get(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
+    assert database.read_sync(lambda c: tenants.get_tenant(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
     with engine.connect() as connection:
         windows = connection.execute(sa.select(tables.budget_windows)).all()
         assert [tuple(window) for window in windows] == [("bud_1", 11, 5, 6, 0, 0)]
@@ -341,7 +345,7 @@ def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
         connection.exec_driver_sql("UPDATE revision SET number = 41")
     upgrade(empty_database_url)
     database = Database(empty_database_url)
-    assert database.read_sync(revision.read) == 41
+    assert database.read_sync(revision.read_revision) == 41
     assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
     database.write_sync(lambda c: revision.bump(c, revision.Change("keys", "ten_1")))
     assert database.read_sync(lambda c: revision.changes_since(c, 41, 42)) == [revision.Change("keys", "ten_1")]

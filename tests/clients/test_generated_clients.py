@@ -69,7 +69,7 @@ def test_a_generated_python_client(description: dict[str, Any], stack: Stack, tm
     monkeypatch.syspath_prepend(str(tmp_path))
     client_module = importlib.import_module("generated_laneway.client")
     models = importlib.import_module("generated_laneway.models")
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="generated", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="generated", kind="admin"))
     client = client_module.AuthenticatedClient(base_url=stack.url, token=operator.secret)
 
     def call(name: str, *, of: Any = client, **arguments: Any) -> Any:

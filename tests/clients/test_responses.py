@@ -255,7 +255,7 @@ def test_a_stored_conversation_goes_on(speaking: Speaking) -> None:
     client, stack = speaking.openai, speaking.stack
     with pytest.raises(openai.BadRequestError, match="not stored for this tenant"):
         client.conversations.create()
-    stack.write(lambda c: tenants.update(c, stack.tenants["acme"], store_responses_s=3600))
+    stack.write(lambda c: tenants.update_tenant(c, stack.tenants["acme"], store_responses_s=3600))
     stack.known()
     made = client.conversations.create(items=[{"role": "user", "content": "I am in Paris."}], metadata={"a": "b"})
     speaking.says(ONE)
@@ -277,7 +277,7 @@ def test_a_stored_conversation_goes_on(speaking: Speaking) -> None:
     assert client.conversations.delete(made.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model=MODEL, input="a", conversation=made.id)
-    stack.write(lambda c: tenants.update(c, stack.tenants["acme"], store_responses_s=None))
+    stack.write(lambda c: tenants.update_tenant(c, stack.tenants["acme"], store_responses_s=None))
     stack.known()
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from gateway.cli import main
 from gateway.commands.drain_and_upgrade import MARGIN_S
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from support.deploy.helm import BASE_FILE, CHART, RELEASE, Helm, HelmRefused, base_text, running_helm
 from support.deploy.tools import find_tool
 from support.documents import DOCS, blocks
@@ -171,7 +171,7 @@ def test_images_have_the_pods_user(helm: Helm) -> None:
 
 
 def test_the_configuration_is_valid(objects: list[Object]) -> None:
-    config = parse(laneway_toml(objects).encode(), Path("/etc/laneway"), "laneway.toml", {})
+    config = parse_gateway_config(laneway_toml(objects).encode(), Path("/etc/laneway"), "laneway.toml", {})
     assert config.fleet.driver == "kubernetes"
     service = find(objects, "Service", "-engines")
     assert (config.fleet.kubernetes.service, service["spec"]["clusterIP"]) == (service["metadata"]["name"], "None")
@@ -202,7 +202,7 @@ def test_values_reach_laneway_toml_as_they_are(helm: Helm) -> None:
 
 
 def test_a_gateway_has_the_time_that_its_drain_takes(objects: list[Object]) -> None:
-    config = parse(laneway_toml(objects).encode(), Path("/etc/laneway"), "laneway.toml", {})
+    config = parse_gateway_config(laneway_toml(objects).encode(), Path("/etc/laneway"), "laneway.toml", {})
     pod = pods(objects)["gateway"]
     [container] = pod["containers"]
     waits = config.gateway.linger_s + config.gateway.shutdown_grace_s + MARGIN_S

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.tables import leases
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.host.stop_state import StopTimes
 from gateway.services import Services
@@ -32,7 +32,7 @@ def services(tmp_path: Path, model_dir: Path) -> Iterator[Services]:
         f'shutdown_grace_s = {GRACE_S}\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n'
     )
     upgrade(f"sqlite:///{tmp_path}/laneway.db")
-    made = Services(parse(text.encode(), tmp_path, "test", {}), ServerSecrets(b"secret"))
+    made = Services(parse_gateway_config(text.encode(), tmp_path, "test", {}), ServerSecrets(b"secret"))
     yield made
     asyncio.run(made.settler.close())
     made.database.close()

@@ -127,9 +127,9 @@ class Stage:
 
         def write(connection: sa.Connection) -> str:
             if self._budget:
-                return budgets.change(connection, self._budget, limit_amount=limit).id
+                return budgets.change_budget(connection, self._budget, limit_amount=limit).id
             of = {"tenant_id": tenant, "scope": "tenant", "scope_id": tenant, "unit": "tokens", "period": "total"}
-            return budgets.create(connection, **of, limit_amount=limit).id  # type: ignore[arg-type]
+            return budgets.create_budget(connection, **of, limit_amount=limit).id  # type: ignore[arg-type]
 
         self._budget = self.stack.write(write)
 
@@ -271,7 +271,7 @@ class Stage:
             report.faults.append(f"the ledger: {findings}")
         if report.overshoot > 0:
             report.faults.append(f"the budget was exceeded by {report.overshoot}")
-        for look in stack.read(reconcile.listing):
+        for look in stack.read(reconcile.list_reconciliations):
             report.faults += [f"a reconciliation on the way: {found}" for found in look.imbalances]
         for name, process in sorted(stack.processes.items()):
             engine = asyncio.run(status_of(process.socket))

@@ -147,16 +147,16 @@ class Edge:
         """Create a tenant, a project, keys in it, and a budget at every level. Returns the keys' secrets and the id of
         the budget at `level`, whose limit `measure_prompts` lowers."""
         slug = f"edge-{level}-{unit}-{self.since}"
-        tenant = tenants.create(connection, slug=slug, name=slug, tier="standard", time_zone="America/New_York")
+        tenant = tenants.create_tenant(connection, slug=slug, name=slug, tier="standard", time_zone="America/New_York")
         project = tenants.create_project(connection, tenant_id=tenant.id, name="edge")
         made = [
-            keys.create(connection, tenant_id=tenant.id, name="edge", project_id=project.id)
+            keys.create_key(connection, tenant_id=tenant.id, name="edge", project_id=project.id)
             for _ in range(1 if level == "key" else 4)
         ]
         scopes = [("tenant", tenant.id), ("project", project.id), *(("key", key.key.id) for key in made)]
         tight = ""
         for scope, scope_id in scopes:
-            budget = budgets.create(
+            budget = budgets.create_budget(
                 connection,
                 tenant_id=tenant.id,
                 scope=scope,  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ class Edge:
         self.books.limit = self.books.told + room + self.random.randrange(self.cost(longest, 1))
 
         def tighten(connection: sa.Connection) -> None:
-            budgets.change(connection, self.budget, limit_amount=self.books.limit)
+            budgets.change_budget(connection, self.budget, limit_amount=self.books.limit)
 
         await asyncio.to_thread(eventually, lambda: self.stack.open_holds() == 0)
         await asyncio.to_thread(self.stack.write, tighten)

@@ -108,7 +108,7 @@ class Fuzzer:
     def _admin(self, role: keys.Role) -> str:
         tenant_id = self.stack.tenants["acme"] if role == "tenant_admin" else None
         return self.stack.write(
-            lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role)
+            lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role)
         ).secret
 
     def _make_prey(self) -> list[str]:

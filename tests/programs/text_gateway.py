@@ -25,7 +25,7 @@ from support.gateway.text_engine import Settings, TextEngine
 
 def main() -> None:
     log.configure()
-    config = configuration.load(Path(sys.argv[1]))
+    config = configuration.load_gateway_config(Path(sys.argv[1]))
     settings = msgspec.json.decode(sys.argv[2], type=Settings)
     engine: Engine = TextEngine(Path(config.models[0].path), settings)
     services = Services(config, read_server_secrets(config), engine=engine)

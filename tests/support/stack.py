@@ -25,7 +25,7 @@ from gateway import errors
 from gateway.access import keys
 from gateway.access.keys import Key, MadeKey
 from gateway.catalog import adapters as adapter_rows
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from migrations.upgrade import upgrade
 from support.forked import Started, start_process
 from support.ports import free_port
@@ -104,7 +104,7 @@ class Stack:
 
     @property
     def config(self) -> Config:
-        return parse(self.config_file.read_bytes(), self.directory, "test", {})
+        return parse_gateway_config(self.config_file.read_bytes(), self.directory, "test", {})
 
     @property
     def log_file(self) -> Path:
@@ -113,8 +113,8 @@ class Stack:
     def seed(self) -> None:
         def run(connection: sa.Connection) -> None:
             for slug, tier in TIERS.items():
-                tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
-                made = keys.create(connection, tenant_id=tenant.id, name="test")
+                tenant = tenants.create_tenant(connection, slug=slug, name=slug, tier=tier)
+                made = keys.create_key(connection, tenant_id=tenant.id, name="test")
                 self.tenants[slug], self.keys[slug], self.key_ids[slug] = tenant.id, made.secret, made.key.id
             prices.publish(
                 connection,
@@ -234,7 +234,9 @@ class Stack:
     def metrics(self, url: str = "") -> str:
         """GET /metrics of a gateway, with an admin key of the role read_only."""
         if self.metrics_key is None:
-            made = self.write(lambda c: keys.create(c, tenant_id=None, name="metrics", kind="admin", role="read_only"))
+            made = self.write(
+                lambda c: keys.create_key(c, tenant_id=None, name="metrics", kind="admin", role="read_only")
+            )
             self.metrics_key = made.secret
         headers = {"Authorization": f"Bearer {self.metrics_key}"}
         answer = httpx.get(f"{url or self.url}/metrics", headers=headers, timeout=PATIENCE_S)
@@ -268,7 +270,7 @@ class Stack:
     def new_key(self, tenant: str, **fields: Any) -> MadeKey:
         """A further key; it works within 250 ms, as any administrative write does."""
         return self.write(
-            lambda connection: keys.create(connection, tenant_id=self.tenants[tenant], name="more", **fields)
+            lambda connection: keys.create_key(connection, tenant_id=self.tenants[tenant], name="more", **fields)
         )
 
     def known(self) -> None:
@@ -289,7 +291,7 @@ class Stack:
         assert key.tenant_id is not None
         tenant_id = key.tenant_id
         return self.write(
-            lambda connection: budgets.create(
+            lambda connection: budgets.create_budget(
                 connection,
                 tenant_id=tenant_id,
                 scope="key",

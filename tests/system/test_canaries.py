@@ -135,8 +135,8 @@ def send_requests(stack: Stack) -> list[int]:
 
 def test_no_output_has_a_canary_after_requests_errors_and_crashes(planted: Planted) -> None:
     stack = planted.stack
-    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="admin", kind="admin", role="owner"))
-    reader = stack.write(lambda c: keys.create(c, tenant_id=None, name="reader", kind="admin", role="read_only"))
+    admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="admin", kind="admin", role="owner"))
+    reader = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="reader", kind="admin", role="read_only"))
     browser = sign_in(stack, admin)
     made = browser.post("/v1/admin/webhooks", json={"url": f"https://192.0.2.1/hook?token={URL_TOKEN}"})
     assert made.status_code == 201, made.text

@@ -22,7 +22,7 @@ from billing.ledger.journal import paths
 from billing.proofs.ledger_audit import audit_ledger
 from gateway.access import keys
 from gateway.commands.run import gateway_specs
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.host.workers import merge_metrics
 from support.paths import REPO
 from support.ports import free_port
@@ -135,7 +135,7 @@ def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeS
 
 @pytest.mark.parametrize(("still_s_max", "watched"), [(1.5, True), (0, False)])
 def test_who_is_watched(tmp_path: Path, still_s_max: float, watched: bool) -> None:
-    config = parse(f"[gateway]\nstill_s_max = {still_s_max}\n".encode(), tmp_path, "test", {})
+    config = parse_gateway_config(f"[gateway]\nstill_s_max = {still_s_max}\n".encode(), tmp_path, "test", {})
     several = gateway_specs(config, 3, None, {}, rolls=True)
     assert [spec.pulse is not None for spec in several] == [watched] * 3
     if watched:

@@ -77,16 +77,18 @@ def _fill(connection: sa.Connection, hooli: str) -> None:
     """Tenants and lines of the audit log by the thousand; keys, corrections and closed months by the hundred."""
     now = database_now(connection)
     made = [
-        tenants.create(connection, slug=f"many-{number:04}", name="One of many", tier="batch").id
+        tenants.create_tenant(connection, slug=f"many-{number:04}", name="One of many", tier="batch").id
         for number in range(MANY)
     ]
     for number in range(SOME):
-        keys.create(connection, tenant_id=hooli, name=f"one of many {number:03}")
+        keys.create_key(connection, tenant_id=hooli, name=f"one of many {number:03}")
         corrections.correct_tenant(
             connection, hooli, picos=-number - 1, reason=f'"No. {number}", owed', actor="the tests"
         )
     for number in range(MANY):
-        audit_log.record(connection, actor="the tests", action="tested", object_id=f"obj_{number:04}", tenant_id=hooli)
+        audit_log.add_audit_line(
+            connection, actor="the tests", action="tested", object_id=f"obj_{number:04}", tenant_id=hooli
+        )
     start = now - 60 * DAY
     closed = {"month": "2026-01", "time_zone": "UTC", "start_at": start, "end_at": start + DAY, "state": "closed"}
     closed |= {"opened_at": start, "closed_sequence": 0, "closed_at": now, "closed_by": "the tests"}

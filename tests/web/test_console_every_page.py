@@ -140,7 +140,7 @@ def test_no_column_of_a_table_is_cut_off(
 ) -> None:
     acme = console.stack.tenants["acme"]
     name = "nightly evaluation of the search team"
-    console.stack.write(lambda c: keys.create(c, tenant_id=acme, name=name, kind="live"))
+    console.stack.write(lambda c: keys.create_key(c, tenant_id=acme, name=name, kind="live"))
     page = open_page(addresses["/billing/invoices/$invoice"], width=width)
     cut = {}
     for path in paths:

@@ -33,7 +33,7 @@ def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterat
     )
     acme = made.stack.tenants["acme"]
     made.stack.write(
-        lambda connection: budgets.create(
+        lambda connection: budgets.create_budget(
             connection, tenant_id=acme, scope="tenant", scope_id=acme, unit="money", period="month", limit_amount=10**14
         )
     )

@@ -114,7 +114,7 @@ def test_a_role_that_shrinks_while_the_page_is_open(place: Place, page: Page) ->
 
 
 def test_an_admin_key_signs_in_with_an_authenticator_app(place: Place, page: Page) -> None:
-    key = place.stack.write(lambda c: keys.create(c, tenant_id=None, name="with an app", kind="admin"))
+    key = place.stack.write(lambda c: keys.create_key(c, tenant_id=None, name="with an app", kind="admin"))
 
     def code() -> str:
         """As if the codes before were of earlier time steps."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.routes.component_names import component_name, joined, without_module_paths
+from gateway.routes.component_names import component_name, join_schemas, without_module_paths
 from support.paths import REPO
 from support.services import missing_service
 
@@ -85,9 +85,9 @@ def test_two_types_of_one_component_name_are_refused() -> None:
         without_module_paths({"components": {"schemas": schemas}})
     described: dict[str, Any] = {"Usage": {"properties": {"tokens": {}}}}
     other: dict[str, Any] = {"Usage": {"properties": {"hours": {}}}}
-    assert joined(described, described) == described
+    assert join_schemas(described, described) == described
     with pytest.raises(ValueError, match="two types have the component name Usage"):
-        joined(described, other)
+        join_schemas(described, other)
 
 
 def test_component_names() -> None:

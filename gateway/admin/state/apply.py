@@ -195,7 +195,7 @@ class StateApplier:
     ) -> None:
         if wanted is None:
             return
-        listed = budgets.listing(self._connection, scope_id=scope_id)
+        listed = budgets.list_budgets(self._connection, scope_id=scope_id)
         before = {(had.unit, had.period, had.per_end_user): had for had in listed}
 
         def fields(budget: Budget) -> Fields:
@@ -226,7 +226,7 @@ class StateApplier:
             raise InvalidValue("a price is of a model or of an adapter", "prices")
         kind: SubjectKind = "model" if wanted.adapter is None else "adapter"
         subject = wanted.model or wanted.adapter or ""
-        found = prices.listing(self._connection, subject_kind=kind, subject=subject)
+        found = prices.list_price_versions(self._connection, subject_kind=kind, subject=subject)
         before = prices.in_force(found, wanted.currency, database_now(self._connection))
         name = f"{subject} in {wanted.currency}, for a million tokens"
         with _named("price of", name):
@@ -249,7 +249,7 @@ class StateApplier:
             self._written("price of", name, before, write, _price_fields)
 
     def _alias(self, wanted: WantedAlias) -> None:
-        before = aliases.get(self._connection, wanted.name)
+        before = aliases.get_alias(self._connection, wanted.name)
 
         def write() -> Alias:
             return self._writes.aliases.set(
@@ -277,7 +277,7 @@ class StateApplier:
     def _prune_whole(self, state: WantedState) -> None:
         if state.aliases is not None:
             named = {alias.name for alias in state.aliases}
-            for alias in aliases.listing(self._connection):
+            for alias in aliases.list_aliases(self._connection):
                 if alias.name not in named:
                     self._ended("alias", alias.name, self._writes.aliases.remove, alias.name)
         if state.tenants is not None:
@@ -316,7 +316,7 @@ class StateApplier:
         shown: Fields = msgspec.to_builtins(alias)
         shown["models"] = ", ".join(f"{target.model}={target.weight:g}" for target in alias.models)
         if alias.tenants is not None:
-            found = [tenants.get(self._connection, tenant_id) for tenant_id in alias.tenants]
+            found = [tenants.get_tenant(self._connection, tenant_id) for tenant_id in alias.tenants]
             shown["tenants"] = [tenant.slug for tenant in found if tenant is not None]
         return {name: shown[name] for name in ("models", "cheapest", "fallbacks", "tenants", "active")}
 
@@ -345,7 +345,7 @@ def _given(part: msgspec.Struct, names: Sequence[str], *, nulls: bool = False) -
 
 def _all_tenants(connection: sa.Connection) -> Iterator[Tenant]:
     after = ""
-    while page := tenants.listing(connection, after=after, limit=tenants.LIST_MAX):
+    while page := tenants.list_tenants(connection, after=after, limit=tenants.LIST_MAX):
         yield from page
         after = page[-1].slug
 

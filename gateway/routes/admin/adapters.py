@@ -24,7 +24,7 @@ from gateway.routes.automation.idempotency import begin_idempotent_upload
 from gateway.services import Services
 from gateway.uploads.staged import AdapterBase
 from gateway.uploads.uploads import BOOLEANS, ReceivedUpload, UploadView
-from gateway.views.accounts import AddedAdapterView, Page, page
+from gateway.views.accounts import AddedAdapterView, Page, make_page
 
 AdapterSort = Literal["name", "-name", "base_model", "-base_model", "version", "-version", "created_at", "-created_at"]
 
@@ -95,7 +95,7 @@ class AdapterController(Controller):
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> ListPage[Adapter]:
-            return adapters.found(
+            return adapters.query_adapters(
                 connection, wanted, tenant_id=visible_tenant(connection, by, tenant), name=name or None
             )
 
@@ -117,7 +117,7 @@ class AdapterController(Controller):
             if after not in numbers:
                 raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
             found = found[numbers.index(after) + 1 :]
-        return page(found, limit, lambda version: version, lambda version: str(version.number))
+        return make_page(found, limit, lambda version: version, lambda version: str(version.number))
 
     @get("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
     async def get_adapter_version(self, services: Services, by: Actor, adapter: str, version: str) -> Version:

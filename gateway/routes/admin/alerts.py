@@ -16,7 +16,7 @@ from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
 from gateway.upkeep.webhook_deliveries import WebhookTestResult
-from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
+from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, make_page
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,19 +73,19 @@ class WebhookController(Controller):
         """Webhooks without their secrets, oldest first. `tenant`: those for the alerts of this tenant alone."""
 
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
-            return webhooks.listing(connection, visible_tenant(connection, by, tenant))
+            return webhooks.list_webhooks(connection, visible_tenant(connection, by, tenant))
 
         def view(webhook: webhooks.Webhook) -> WebhookView:
-            return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
+            return WebhookView.of(webhook if roles.is_permitted(by.role, "alerts", "write") else webhook.redacted())
 
         found = await services.database.read(query)
-        return page(after_id(found, after), limit, view, lambda webhook: webhook.id)
+        return make_page(after_id(found, after), limit, view, lambda webhook: webhook.id)
 
     @get("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def get_webhook(self, services: Services, by: Actor, webhook_id: str) -> WebhookView:
         """One webhook, without its secrets."""
         found = await services.database.read(lambda c: seen_webhook(c, webhook_id, by))
-        return WebhookView.of(found if roles.may(by.role, "alerts", "write") else found.redacted())
+        return WebhookView.of(found if roles.is_permitted(by.role, "alerts", "write") else found.redacted())
 
     @patch("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def change_webhook(
@@ -136,9 +136,9 @@ async def list_alerts(
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
         tenant_id = visible_tenant(connection, by, tenant)
-        found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
+        found = alerts.list_alerts(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
         deliveries = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
-        return page(
+        return make_page(
             found,
             limit,
             lambda alert: ListedAlertView.with_deliveries(alert, deliveries[alert.id]),
@@ -153,7 +153,7 @@ async def get_alert(services: Services, by: Actor, alert_id: str) -> ListedAlert
     """One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks."""
 
     def query(connection: sa.Connection) -> ListedAlertView:
-        found = alerts.get(connection, alert_id)
+        found = alerts.get_alert(connection, alert_id)
         if found is None or not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no alert {alert_id!r}", "alert_id")
         deliveries = alerts.deliveries(connection, [found.id], seen_by=by.tenant_id)

@@ -15,7 +15,7 @@ from gateway.config.settings import Name, TargetSection
 from gateway.errors import InvalidRequest, NotFound
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 
 
 class AliasSetting(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class AliasController(Controller):
             if after not in names:
                 raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
             found = found[names.index(after) + 1 :]
-        return page(found, limit, lambda alias: alias, lambda alias: alias.name)
+        return make_page(found, limit, lambda alias: alias, lambda alias: alias.name)
 
     @get("/{alias:path}", opt={"route": "/v1/admin/aliases/{alias}"})
     async def get_alias(self, services: Services, alias: str) -> Alias:

@@ -70,7 +70,9 @@ class ExportController(Controller):
     ) -> Page[ExportView]:
         """Exports with their progress."""
         wanted = list_query(sort, search, after, limit)
-        found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=visible_tenant(c, by, tenant)))
+        found = await services.database.read(
+            lambda c: jobs.query_exports(c, wanted, tenant_id=visible_tenant(c, by, tenant))
+        )
         return list_page(found, ExportView.of)
 
     @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})

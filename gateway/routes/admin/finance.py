@@ -34,7 +34,7 @@ from gateway.routes.admin.paging import (
     number_of,
 )
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 from gateway.views.finance import (
     CorrectionView,
     InvoiceView,
@@ -98,12 +98,12 @@ async def list_periods(
         tenant_id = visible_tenant(connection, by, tenant)
         if month is not None:
             periods.check_month(month)
-        return periods.listing(
+        return periods.list_periods(
             connection, tenant_id=tenant_id, month=month, state=wanted_state, after=begin, limit=limit + 1
         )
 
     found = await services.database.read(query)
-    return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
+    return make_page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
 
 
 @get("/periods/{period_id:str}", opt={"route": "/v1/admin/periods/{period_id}", "area": "billing"})
@@ -138,7 +138,7 @@ async def list_invoices(
     """Invoices, of all tenants or of one."""
     wanted = list_query(sort, search, after, limit)
     found = await services.database.read(
-        lambda c: invoices.found(c, wanted, tenant_id=visible_tenant(c, by, tenant), month=month)
+        lambda c: invoices.query_invoices(c, wanted, tenant_id=visible_tenant(c, by, tenant), month=month)
     )
     return list_page(found, InvoiceView.of)
 
@@ -149,7 +149,7 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
     corrections."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
-        found = invoices.get(connection, invoice_id)
+        found = invoices.get_invoice(connection, invoice_id)
         if not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no invoice {invoice_id!r}")
         return WholeInvoiceView.read(connection, found)
@@ -212,11 +212,11 @@ async def list_corrections(
 
     def query(connection: sa.Connection) -> Page[CorrectionView]:
         tenant_id = visible_tenant(connection, by, tenant)
-        found = corrections.listing(
+        found = corrections.list_corrections(
             connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1
         )
         views = {view.id: view for view in CorrectionView.read(connection, found)}
-        return page(found, limit, lambda one: views[one.id], lambda one: str(one.sequence))
+        return make_page(found, limit, lambda one: views[one.id], lambda one: str(one.sequence))
 
     return await services.database.read(query)
 
@@ -236,8 +236,8 @@ async def list_reconciliations(
 ) -> Page[ReconciliationView]:
     """Results of reconciliations, newest first. Gateways reconcile every minute."""
     before = decode_sequence(after)
-    found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
-    return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
+    found = await services.database.read(lambda c: reconcile.list_reconciliations(c, before=before, limit=limit + 1))
+    return make_page(found, limit, ReconciliationView.of, lambda result: str(result.number))
 
 
 @get(
@@ -252,7 +252,7 @@ async def reconciliation_standing(services: Services) -> StandingView:
 @get("/reconciliations/{number:str}", opt={"route": "/v1/admin/reconciliations/{number}", **EVERYONES})
 async def get_reconciliation(services: Services, number: str) -> ReconciliationView:
     """One stored result of a reconciliation, by its number."""
-    result = await services.database.read(lambda c: reconcile.get(c, number_of(number)))
+    result = await services.database.read(lambda c: reconcile.get_reconciliation(c, number_of(number)))
     if result is None:
         raise RowNotFound(f"there is no reconciliation {number!r}", "number")
     return ReconciliationView.of(result)
@@ -274,7 +274,9 @@ async def reconcile_now(services: Services, month: Month = None) -> Reconciliati
         )
 
     result = await services.database.report(prove)
-    return ReconciliationView.of(await services.database.write_in_background(lambda c: reconcile.record(c, result)))
+    return ReconciliationView.of(
+        await services.database.write_in_background(lambda c: reconcile.store_reconciliation(c, result))
+    )
 
 
 def period_cursor(after: str | None) -> tuple[int, str] | None:

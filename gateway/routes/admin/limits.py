@@ -17,7 +17,7 @@ from gateway.limits import overrides
 from gateway.limits.overrides import MAXIMA, NAMES, LimitsChange, OwnLimits
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 Bytes = Annotated[int, Meta(ge=1, le=MAXIMA["total_file_bytes"])]
@@ -88,10 +88,10 @@ class LimitsController(Controller):
         """Tenants and keys with limits of their own, of all tenants or of one."""
 
         def query(connection: sa.Connection) -> list[OwnLimits]:
-            return overrides.listing(connection, visible_tenant(connection, by, tenant))
+            return overrides.list_own_limits(connection, visible_tenant(connection, by, tenant))
 
         found = await services.database.read(query)
-        return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
+        return make_page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
 
     @get("/defaults", opt={"route": "/v1/admin/limits/defaults"}, sync_to_thread=False)
     def default_limits(self, services: Services) -> DefaultLimits:
@@ -111,7 +111,7 @@ class LimitsController(Controller):
     @get("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def get_limits(self, services: Services, by: Actor, limits_id: str) -> OwnLimits:
         """The limits of one tenant or key, by their id."""
-        found = await services.database.read(lambda c: overrides.get(c, limits_id))
+        found = await services.database.read(lambda c: overrides.get_own_limits(c, limits_id))
         if found is None or not by.sees(found.tenant_id):
             raise RowNotFound(f"there are no limits {limits_id!r}", "limits_id")
         return found

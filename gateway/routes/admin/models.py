@@ -184,7 +184,7 @@ def _model_states(services: Services, snapshot: Snapshot | None) -> ModelStates:
 
 def _may_see_paths(by: Actor) -> bool:
     """Paths on the host are shown only to roles that may write models."""
-    return roles.may(by.role, "models", "write")
+    return roles.is_permitted(by.role, "models", "write")
 
 
 async def _shown(services: Services, model: BaseModel, *, paths: bool = True) -> ModelView:

@@ -33,7 +33,7 @@ from gateway.routes.admin.paging import (
     list_query,
 )
 from gateway.services import Services
-from gateway.views.accounts import BudgetView, EndUserView, ListedBudgetView, Page, PriceView, page
+from gateway.views.accounts import BudgetView, EndUserView, ListedBudgetView, Page, PriceView, make_page
 
 END_USER_CHARS_MAX = 1024  # of a name that is looked up
 BudgetSort = Literal[
@@ -118,7 +118,7 @@ class PriceController(Controller):
     @get("/{price_id:str}", opt={"route": "/v1/admin/prices/{price_id}", "everyones": True})
     async def get_price(self, services: Services, price_id: str) -> PriceView:
         """One price version, by id."""
-        found = await services.database.read(lambda c: prices.get(c, price_id))
+        found = await services.database.read(lambda c: prices.get_price_version(c, price_id))
         if found is None:
             raise RowNotFound(f"there is no price version {price_id!r}", "price_id")
         return PriceView.of(found)
@@ -128,8 +128,8 @@ class PriceController(Controller):
         self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[PriceView]:
         """The newest thousand price versions, by `effective_from` in descending order."""
-        found = await services.database.read(lambda c: prices.listing(c, subject=subject))
-        return page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
+        found = await services.database.read(lambda c: prices.list_price_versions(c, subject=subject))
+        return make_page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
 
 
 class BudgetController(Controller):
@@ -172,7 +172,7 @@ class BudgetController(Controller):
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> Page[ListedBudgetView]:
-            found = budgets.found(connection, wanted, tenant_id=visible_tenant(connection, by, tenant))
+            found = budgets.query_budget_states(connection, wanted, tenant_id=visible_tenant(connection, by, tenant))
             now = database_now(connection)
             shown = [state.budget for state in found.items]
             tenant_ids = {budget.tenant_id for budget in shown}
@@ -210,7 +210,7 @@ class BudgetController(Controller):
         """One budget that is enforced, with the used, held and remaining amounts of its present window."""
 
         def query(connection: sa.Connection) -> BudgetView:
-            found = budgets.get(connection, budget_id)
+            found = budgets.get_budget(connection, budget_id)
             if found is None or not found.active or not by.sees(found.tenant_id):
                 raise RowNotFound(f"there is no budget {budget_id!r}", "budget_id")
             return BudgetView.of(budget_state(connection, found))

@@ -158,7 +158,7 @@ class TenantController(Controller):
         """All tenants; for an actor with a tenant, only this one."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id, archived=archived, status=status)
+            lambda c: tenants.query_tenants(c, wanted, tenant_id=by.tenant_id, archived=archived, status=status)
         )
         return list_page(found, TenantView.of)
 
@@ -222,7 +222,7 @@ class ProjectController(Controller):
         """Projects, of all tenants or of one."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: tenants.found_projects(c, wanted, tenant_id=visible_tenant(c, by, tenant), archived=archived)
+            lambda c: tenants.query_projects(c, wanted, tenant_id=visible_tenant(c, by, tenant), archived=archived)
         )
         return list_page(found, ProjectView.of)
 
@@ -286,7 +286,7 @@ class KeyController(Controller):
         `expiring` means an active key that expires within 14 days."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: keys.found(
+            lambda c: keys.query_keys(
                 c,
                 wanted,
                 tenant_id=visible_tenant(c, by, tenant),

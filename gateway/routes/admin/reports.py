@@ -41,7 +41,7 @@ from gateway.routes.admin.paging import (
 )
 from gateway.routes.pages import tag_filter
 from gateway.services import Services
-from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
+from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, make_page
 from gateway.views.names import known_names
 
 Tags = Annotated[
@@ -68,7 +68,7 @@ async def usage_totals(
     """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
     `batch`: `any` selects lines of batches, `none` all other requests."""
     which = _filter(project_id, key_id, model, adapter, tier, tags, batch, start_time, end_time)
-    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
+    return await services.database.report(lambda c: usage.sum_usage(c, _of_tenant(c, which, by, tenant)))
 
 
 @get("/usage/requests", opt={"route": "/v1/admin/usage/requests", "area": "usage"})
@@ -94,10 +94,10 @@ async def usage_requests(
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, by, tenant)
-        return usage.page(connection, narrowed, after=begin, limit=limit + 1)
+        return usage.list_usage_rows(connection, narrowed, after=begin, limit=limit + 1)
 
     found = await services.database.report(query)
-    return page(found, limit, UsageView.of, lambda row: str(row.sequence))
+    return make_page(found, limit, UsageView.of, lambda row: str(row.sequence))
 
 
 @get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
@@ -134,7 +134,7 @@ async def list_audit_log(
             end=None if end_time is None else end_time * SECOND,
             names_of=by.tenant_id,
         )
-        lines = audit_log.found(connection, which, wanted)
+        lines = audit_log.query_audit_lines(connection, which, wanted)
         return lines, _audit_names(connection, lines.items, by)
 
     lines, names = await services.database.report(query)
@@ -146,7 +146,7 @@ async def get_audit_line(services: Services, by: Actor, line_id: str) -> AuditLi
     """One line of the audit log, by its id."""
 
     def query(connection: sa.Connection) -> AuditLineView:
-        line = audit_log.get(connection, number_of(line_id), names_of=by.tenant_id)
+        line = audit_log.get_audit_line(connection, number_of(line_id), names_of=by.tenant_id)
         if line is None or not by.sees(line.tenant_id):
             raise RowNotFound(f"there is no audit line {line_id!r}", "line_id")
         return AuditLineView.of(line, _audit_names(connection, [line], by))

@@ -95,7 +95,7 @@ async def list_requests(
             min_ttft_s=min_ttft_s,
         )
         whole = RequestQuery(of=which, outcome=outcome, code=code or None)
-        return request_errors.page(connection, whole, after=begin, limit=limit)
+        return request_errors.list_requests_and_errors(connection, whole, after=begin, limit=limit)
 
     found, following = await services.database.report(query)
     next_page = None if following is None else encode_cursor(following)

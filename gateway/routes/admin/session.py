@@ -163,9 +163,9 @@ def _sent(request: Request[Any, Any, Any]) -> str:
 
 
 def _view(connection: sa.Connection, caller: Caller, session: AnySession, cookie: str) -> SessionView:
-    key = keys.get(connection, caller.key_id) if isinstance(session, Session) else None
-    person = people.get(connection, session.person_id) if isinstance(session, PersonSession) else None
-    tenant = None if caller.tenant_id is None else tenants.get(connection, caller.tenant_id)
+    key = keys.get_key(connection, caller.key_id) if isinstance(session, Session) else None
+    person = people.get_person(connection, session.person_id) if isinstance(session, PersonSession) else None
+    tenant = None if caller.tenant_id is None else tenants.get_tenant(connection, caller.tenant_id)
     assert caller.role is not None
     return SessionView(
         role=caller.role,

@@ -15,7 +15,7 @@ from gateway.admin.documents import ConnectorRelease
 from gateway.routes.admin.finance import EVERYONES, period_cursor
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit
 from gateway.services import Services
-from gateway.views.accounts import Page, page
+from gateway.views.accounts import Page, make_page
 from gateway.views.finance import ClosableView, ConnectorView, InvoiceView
 
 CLOSED_AT_ONCE = 100  # periods of one request; each is closed in a separate transaction
@@ -56,7 +56,7 @@ async def list_closable(
         return invoices.closable(connection, month, after=begin, limit=limit + 1)
 
     found = await services.database.report(query)
-    return page(found, limit, ClosableView.of, lambda one: f"{one.period.start_at}-{one.period.id}")
+    return make_page(found, limit, ClosableView.of, lambda one: f"{one.period.start_at}-{one.period.id}")
 
 
 @post("/periods/close_all", opt={"route": "/v1/admin/periods/close_all", **EVERYONES}, status_code=200)
@@ -65,7 +65,7 @@ async def close_all(services: Services, administration: Administration, data: Mo
     remains open; all others are closed."""
     begin = period_cursor(data.after)
     found = await services.database.read(
-        lambda c: periods.listing(
+        lambda c: periods.list_periods(
             c, month=periods.check_month(data.month), state="open", after=begin, limit=CLOSED_AT_ONCE + 1
         )
     )
@@ -93,7 +93,7 @@ async def list_connectors(services: Services) -> Page[ConnectorView]:
     and the last error."""
     sections = services.config.connectors
     found = await services.database.report(lambda c: ConnectorView.read_all(c, sections))
-    return page(found, len(found), lambda view: view, lambda view: view.name)
+    return make_page(found, len(found), lambda view: view, lambda view: view.name)
 
 
 @get("/connectors/{name:str}", opt={"route": "/v1/admin/connectors/{name}", **EVERYONES})

@@ -89,7 +89,7 @@ async def get_correction(services: Services, by: Actor, correction_id: str) -> W
     """One correction, and the credit note of a credit."""
 
     def query(connection: sa.Connection) -> WholeCorrectionView:
-        found = corrections.get(connection, correction_id)
+        found = corrections.get_correction(connection, correction_id)
         if not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no correction {correction_id!r}")
         return WholeCorrectionView.read_one(connection, found)

@@ -79,7 +79,7 @@ async def list_profiles(
     wanted = list_query(sort, search, after, limit)
 
     def query(connection: sa.Connection) -> Page[TenantProfileView]:
-        found = tenants.found(connection, wanted, archived=False)
+        found = tenants.query_tenants(connection, wanted, archived=False)
         stored = documents.stored_profiles(connection, [tenant.id for tenant in found.items])
 
         def view(tenant: Tenant) -> TenantProfileView:

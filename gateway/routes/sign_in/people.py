@@ -40,13 +40,13 @@ async def list_people(
 ) -> Page[PersonView]:
     """The people who have signed in, those without a role too."""
     wanted = list_query(sort, search, after, limit)
-    return list_page(await services.database.read(lambda c: people.found(c, wanted)), PersonView.of)
+    return list_page(await services.database.read(lambda c: people.query_people(c, wanted)), PersonView.of)
 
 
 @get("/people/{person_id:str}", opt={"route": "/v1/admin/people/{person_id}", "area": "keys", "everyones": True})
 async def get_person(services: Services, person_id: str) -> PersonView:
     """One person, by id."""
-    found = await services.database.read(lambda c: people.get(c, person_id))
+    found = await services.database.read(lambda c: people.get_person(c, person_id))
     if found is None:
         raise RowNotFound(f"there is no person {person_id!r}", "person_id")
     return PersonView.of(found)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.device.host_weights import ModuleWeights, pack
+from adapters.device.host_weights import ModuleWeights, pack_adapter
 from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
 from adapters.device.table import MODULES, AdapterRows, stack_of
@@ -41,7 +41,7 @@ def new_pool(adapters_max: int = 3) -> tuple[TilePool, AdapterRows, dict[str, Mo
     pool = TilePool(arena, torch.float32, {"base": BASE}, rows)
     hosts = {digest: module_weights(ranks, seed) for seed, (digest, ranks) in enumerate(ADAPTERS.items())}
     for digest, host in hosts.items():
-        pool.add_host_adapter(digest, "base", pack(host, BASE))
+        pool.add_host_adapter(digest, "base", pack_adapter(host, BASE))
     return pool, rows, hosts, arena
 
 

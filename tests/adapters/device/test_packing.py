@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adapters.device.host_weights import HostAdapter, ModuleWeights, pack
+from adapters.device.host_weights import HostAdapter, ModuleWeights, pack_adapter
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 
@@ -32,7 +32,7 @@ def host(rank: int) -> HostAdapter:
         for layer in range(LLAMA_8B.layers)
         for name, shape in LLAMA_8B.modules.items()
     }
-    return pack(modules, LLAMA_8B)
+    return pack_adapter(modules, LLAMA_8B)
 
 
 @pytest.mark.parametrize(("ranks", "count", "limit"), [((8,), 256, 1.05), ((8, 16, 32, 64), 32, 1.05), ((1,), 8, 1.3)])

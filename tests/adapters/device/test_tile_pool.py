@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.device.host_weights import pack
+from adapters.device.host_weights import pack_adapter
 from adapters.device.pool import TilePool
 from adapters.files.spec import AdapterRefused, BaseShape, ModuleShape
 from kernels.lora_work import TILE_RANK
@@ -50,7 +50,7 @@ def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tup
 def test_tiles_hold_the_weights_at_their_places() -> None:
     pool, arena = new_pool()
     modules = module_weights({"q_proj": 37, "down_proj": 5})
-    pool.add_host_adapter("a", "base", pack(modules, BASE))
+    pool.add_host_adapter("a", "base", pack_adapter(modules, BASE))
     pool.place_adapter("a", list(range(10, 10 + pool.pages_needed("a"))))
     places, cuts = pool._resident["a"].places, pool._known["a"].layout.cuts
     assert {cut.rank for cut in cuts if cut.module == "q_proj"} == {TILE_RANK, 5}

@@ -32,12 +32,12 @@ def ledger(books: Books) -> Ledger:
 def soft(books: Books, limit: int, *thresholds: int, **changes: Any) -> budgets.Budget:
     budget = books.budget(limit, **changes)
     return books.database.write_sync(
-        lambda connection: budgets.change(connection, budget.id, kind="soft", thresholds=thresholds or None)
+        lambda connection: budgets.change_budget(connection, budget.id, kind="soft", thresholds=thresholds or None)
     )
 
 
 def webhook(books: Books, url: str = "https://example.org/hook", tenant_id: str | None = None) -> webhooks.Webhook:
-    return books.database.write_sync(lambda c: webhooks.create(c, url=url, tenant_id=tenant_id)).webhook
+    return books.database.write_sync(lambda c: webhooks.create_webhook(c, url=url, tenant_id=tenant_id)).webhook
 
 
 async def use(books: Books, ledger: Ledger, tokens: int) -> None:
@@ -49,7 +49,7 @@ async def use(books: Books, ledger: Ledger, tokens: int) -> None:
 
 def told(books: Books) -> list[tuple[int, int]]:
     """Threshold and use of each alert, oldest first."""
-    return [(alert.threshold, alert.used) for alert in reversed(books.database.read_sync(alerts.listing))]
+    return [(alert.threshold, alert.used) for alert in reversed(books.database.read_sync(alerts.list_alerts))]
 
 
 async def test_a_soft_budget_refuses_nothing_and_warns_once(books: Books, ledger: Ledger) -> None:
@@ -62,14 +62,14 @@ async def test_a_soft_budget_refuses_nothing_and_warns_once(books: Books, ledger
     await use(books, ledger, 200)
     assert told(books) == [(50, 50), (100, 100), (150, 300)]
     assert books.state(budget) == (300, 0)
-    [state] = books.database.read_sync(budgets.states)
+    [state] = books.database.read_sync(budgets.list_budget_states)
     assert state.left == -200
     books.assert_sound()
 
 
 async def test_a_hard_budget_may_warn_too(books: Books, ledger: Ledger) -> None:
     budget = books.budget(100)
-    books.database.write_sync(lambda c: budgets.change(c, budget.id, thresholds=[90, 40]))
+    books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, thresholds=[90, 40]))
     await use(books, ledger, 95)
     assert told(books) == [(40, 95), (90, 95)], "both, in one settlement"
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
@@ -98,11 +98,11 @@ async def test_each_window_has_its_own(books: Books) -> None:
 async def test_a_limit_that_is_lowered_below_its_use_warns_with_the_next_request(books: Books, ledger: Ledger) -> None:
     budget = soft(books, 1000, 50)
     await use(books, ledger, 60)
-    books.database.write_sync(lambda c: budgets.change(c, budget.id, limit_amount=100))
+    books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, limit_amount=100))
     assert told(books) == []
     await use(books, ledger, 5)
     assert told(books) == [(50, 60)]
-    books.database.write_sync(lambda c: budgets.change(c, budget.id, limit_amount=1000))
+    books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, limit_amount=1000))
     await use(books, ledger, 600)
     assert told(books) == [(50, 60)], "told in this window already"
 
@@ -128,7 +128,7 @@ async def test_a_soft_budget_ends_where_its_counter_does(books: Books, ledger: L
 async def test_a_projects_budget_binds_its_keys_alone(books: Books, ledger: Ledger) -> None:
     project = books.database.write_sync(lambda c: tenants.create_project(c, tenant_id=books.tenant.id, name="search"))
     budget = books.database.write_sync(
-        lambda c: budgets.create(
+        lambda c: budgets.create_budget(
             c,
             tenant_id=books.tenant.id,
             scope="project",
@@ -154,7 +154,7 @@ async def test_two_gateways_at_once_tell_once_and_overshoot_nothing(books: Books
     soft(books, 1000, 50, 100)
     limits: dict[str, Any] = {"tenant_id": books.tenant.id, "unit": "tokens", "period": "month", "limit_amount": 1450}
     hard = books.database.write_sync(
-        lambda c: budgets.create(c, scope="project", scope_id=project.id, thresholds=[90], **limits)
+        lambda c: budgets.create_budget(c, scope="project", scope_id=project.id, thresholds=[90], **limits)
     )
     webhook(books)
     databases = [Database(books.url) for _ in range(2)]
@@ -180,15 +180,15 @@ def claim(books: Books, retry_s: float = RETRY_S) -> list[ClaimedDelivery[alerts
 
 
 def delivery(books: Books) -> alerts.Delivery:
-    [alert] = books.database.read_sync(alerts.listing)
+    [alert] = books.database.read_sync(alerts.list_alerts)
     [found] = books.database.read_sync(lambda c: alerts.deliveries(c, [alert.id]))[alert.id]
     return found
 
 
 async def test_who_is_told(books: Books, ledger: Ledger) -> None:
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="other", name="Other", tier="batch"))
+    other = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="other", name="Other", tier="batch"))
     all_of_them, own, foreign, gone = (webhook(books, tenant_id=t) for t in (None, books.tenant.id, other.id, None))
-    books.database.write_sync(lambda c: webhooks.remove(c, gone.id))
+    books.database.write_sync(lambda c: webhooks.deactivate_webhook(c, gone.id))
     soft(books, 100, 50)
     await use(books, ledger, 60)
     claimed = claim(books)
@@ -252,7 +252,7 @@ async def test_what_is_on_its_way_to_a_removed_webhook_fails(books: Books, ledge
     made = webhook(books)
     soft(books, 100, 50)
     await use(books, ledger, 60)
-    books.database.write_sync(lambda c: webhooks.remove(c, made.id))
+    books.database.write_sync(lambda c: webhooks.deactivate_webhook(c, made.id))
     assert claim(books) == []
     assert (delivery(books).state, delivery(books).last_error) == ("failed", "the webhook was removed")
 
@@ -277,12 +277,12 @@ async def test_two_gateways_claim_each_delivery_once(books: Books, ledger: Ledge
 async def test_pages_of_alerts(books: Books, ledger: Ledger) -> None:
     soft(books, 100, *range(10, 60, 10))
     await use(books, ledger, 60)
-    whole = books.database.read_sync(alerts.listing)
-    first = books.database.read_sync(lambda c: alerts.listing(c, limit=2))
-    rest = books.database.read_sync(lambda c: alerts.listing(c, before=first[-1].sequence))
+    whole = books.database.read_sync(alerts.list_alerts)
+    first = books.database.read_sync(lambda c: alerts.list_alerts(c, limit=2))
+    rest = books.database.read_sync(lambda c: alerts.list_alerts(c, before=first[-1].sequence))
     assert [alert.threshold for alert in whole] == [50, 40, 30, 20, 10]
     assert first + rest == whole
-    assert books.database.read_sync(lambda c: alerts.listing(c, tenant_id="ten_other")) == []
+    assert books.database.read_sync(lambda c: alerts.list_alerts(c, tenant_id="ten_other")) == []
 
 
 # ---- what may be asked
@@ -295,15 +295,15 @@ async def test_pages_of_alerts(books: Books, ledger: Ledger) -> None:
 def test_refused_thresholds(books: Books, kind: Any, thresholds: list[int] | None) -> None:
     budget = books.budget(100)
     with pytest.raises(InvalidValue):
-        books.database.write_sync(lambda c: budgets.change(c, budget.id, kind=kind, thresholds=thresholds))
-    assert books.database.read_sync(lambda c: budgets.get(c, budget.id)) == budget
+        books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, kind=kind, thresholds=thresholds))
+    assert books.database.read_sync(lambda c: budgets.get_budget(c, budget.id)) == budget
 
 
 def test_what_is_not_given_stays(books: Books) -> None:
     budget = books.budget(100)
 
     def change(**changes: Any) -> budgets.Budget:
-        return books.database.write_sync(lambda c: budgets.change(c, budget.id, **changes))
+        return books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, **changes))
 
     assert change(kind="soft").thresholds == budgets.SOFT_THRESHOLDS
     assert change(thresholds=[70, 30]).thresholds == (30, 70)
@@ -312,15 +312,15 @@ def test_what_is_not_given_stays(books: Books) -> None:
     assert change(kind="hard").thresholds == (30, 70)
     assert change(thresholds=[]).thresholds == ()
     with pytest.raises(RowNotFound):
-        books.database.write_sync(lambda c: budgets.change(c, "bud_none", limit_amount=1))
+        books.database.write_sync(lambda c: budgets.change_budget(c, "bud_none", limit_amount=1))
 
 
 def test_a_budget_of_another_tenants_project_is_refused(books: Books) -> None:
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="other", name="Other", tier="batch"))
+    other = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="other", name="Other", tier="batch"))
     project = books.database.read_sync(lambda c: default_project(c, other.id))
     with pytest.raises(RowNotFound):
         books.database.write_sync(
-            lambda c: budgets.create(
+            lambda c: budgets.create_budget(
                 c,
                 tenant_id=books.tenant.id,
                 scope="project",
@@ -348,16 +348,16 @@ def test_a_budget_of_another_tenants_project_is_refused(books: Books) -> None:
 def test_refused_urls(books: Books, url: str) -> None:
     with pytest.raises(InvalidValue):
         webhook(books, url)
-    assert books.database.read_sync(webhooks.listing) == []
+    assert books.database.read_sync(webhooks.list_webhooks) == []
 
 
 def test_a_webhooks_secret_is_in_nothing_but_the_answer(books: Books) -> None:
-    made = books.database.write_sync(lambda c: webhooks.create(c, url="http://example.org/hook"))
+    made = books.database.write_sync(lambda c: webhooks.create_webhook(c, url="http://example.org/hook"))
     assert made.secret.startswith(webhooks.SECRET_PREFIX)
-    assert books.database.read_sync(webhooks.listing) == [made.webhook]
+    assert books.database.read_sync(webhooks.list_webhooks) == [made.webhook]
     assert "secret" not in made.webhook.__struct_fields__
     with pytest.raises(RowNotFound):
-        books.database.write_sync(lambda c: webhooks.remove(c, "whk_none"))
+        books.database.write_sync(lambda c: webhooks.deactivate_webhook(c, "whk_none"))
 
 
 def test_so_many_webhooks_and_no_more(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +403,7 @@ def test_projects(books: Books) -> None:
 
 def test_a_time_zone_is_one_that_there_is(books: Books) -> None:
     def update(zone: str) -> tenants.Tenant:
-        return books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone=zone))
+        return books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone=zone))
 
     assert update("Europe/Berlin").time_zone == "Europe/Berlin"
     for zone in ("Europe/Atlantis", "../../etc/passwd", "", "europe/berlin"):
@@ -420,7 +420,7 @@ async def test_a_tenants_time_zone_moves_its_windows(books: Books) -> None:
     refused = await ledger.hold(books.request())
     assert isinstance(refused, HoldRefused)
     assert refused.resets_at == from_datetime(datetime(2031, 2, 1, tzinfo=UTC))
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone="Europe/Berlin"))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone="Europe/Berlin"))
     assert isinstance(await ledger.hold(books.request()), Held), "in Berlin it is February"
     refused = await ledger.hold(books.request())
     assert isinstance(refused, HoldRefused)

@@ -116,7 +116,7 @@ async def test_roll_over(books: Books) -> None:
         return time
 
     def used_and_held(budget: budgets.Budget) -> tuple[int, int]:
-        states = books.database.read_sync(lambda connection: budgets.states(connection, clock=now))
+        states = books.database.read_sync(lambda connection: budgets.list_budget_states(connection, clock=now))
         return next((state.used, state.held) for state in states if state.budget == budget)
 
     ledger = Ledger(books.database, "gw_1", clock=now)
@@ -151,10 +151,10 @@ async def test_a_hold_stays_in_the_budget_of_a_key_that_was_rotated(books: Books
     await ledger.hold(request)
     books.database.write_sync(lambda connection: budgets.hand_over(connection, "key_a", "key_b"))
     assert isinstance(await ledger.move(msgspec.structs.replace(request, prompt_tokens=20)), Held)
-    [state] = books.database.read_sync(lambda connection: budgets.states(connection, scope_id="key_b"))
+    [state] = books.database.read_sync(lambda connection: budgets.list_budget_states(connection, scope_id="key_b"))
     assert (state.budget.id, state.used, state.held) == (budget.id, 0, 110)
     await ledger.settle(settlement(request, 7))
-    [state] = books.database.read_sync(lambda connection: budgets.states(connection, scope_id="key_b"))
+    [state] = books.database.read_sync(lambda connection: budgets.list_budget_states(connection, scope_id="key_b"))
     assert (state.used, state.held) == (17, 0)
     books.assert_sound()
 
@@ -166,7 +166,9 @@ async def test_states_say_used_held_left_and_reset(books: Books) -> None:
     await ledger.hold(first)
     await ledger.settle(settlement(first, 7))
     await ledger.hold(books.request())
-    states = books.database.read_sync(lambda connection: budgets.states(connection, tenant_id=books.tenant.id))
+    states = books.database.read_sync(
+        lambda connection: budgets.list_budget_states(connection, tenant_id=books.tenant.id)
+    )
     assert [state.budget for state in states] == [budget, total]
     assert [(state.used, state.held, state.left) for state in states] == [(17, 100, 883), (17, 100, 4_883)]
     assert states[0].resets_at == window_end("month", states[0].window_start, UTC_ZONE)
@@ -195,7 +197,7 @@ def test_refused(books: Books, changes: dict[str, Any], error: type[Exception]) 
         "limit_amount": 10,
     }
     with pytest.raises(error):
-        books.database.write_sync(lambda connection: budgets.create(connection, **(good | changes)))
+        books.database.write_sync(lambda connection: budgets.create_budget(connection, **(good | changes)))
 
 
 def test_so_many_and_no_more(books: Books) -> None:
@@ -208,16 +210,18 @@ def test_so_many_and_no_more(books: Books) -> None:
 
 def test_every_write_bumps_the_revision(books: Books) -> None:
     def number() -> int:
-        return books.database.read_sync(revision.read)
+        return books.database.read_sync(revision.read_revision)
 
     before = number()
     budget = books.budget(10)
-    books.database.write_sync(lambda connection: budgets.change(connection, budget.id, limit_amount=20))
-    removed = books.database.write_sync(lambda connection: budgets.remove(connection, budget.id))
+    books.database.write_sync(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=20))
+    removed = books.database.write_sync(lambda connection: budgets.deactivate_budget(connection, budget.id))
     assert number() == before + 3
     assert (removed.limit_amount, removed.active) == (20, False)
-    assert books.database.read_sync(lambda connection: budgets.listing(connection, tenant_id=books.tenant.id)) == []
-    assert books.database.read_sync(lambda connection: budgets.listing(connection, inactive=True)) == [removed]
+    assert (
+        books.database.read_sync(lambda connection: budgets.list_budgets(connection, tenant_id=books.tenant.id)) == []
+    )
+    assert books.database.read_sync(lambda connection: budgets.list_budgets(connection, inactive=True)) == [removed]
     with pytest.raises(RowNotFound):
-        books.database.write_sync(lambda connection: budgets.remove(connection, "bud_none"))
+        books.database.write_sync(lambda connection: budgets.deactivate_budget(connection, "bud_none"))
     assert number() == before + 3

@@ -35,7 +35,9 @@ def test_multipliers_are_applied_when_published(books: Books) -> None:
         "batch": UnitPrices(50, 5, 200, 50),
         "odd": UnitPrices(30, 3, 120, 30),
     }
-    assert books.database.read_sync(lambda connection: prices.listing(connection, subject="model-b")) == [version]
+    assert books.database.read_sync(lambda connection: prices.list_price_versions(connection, subject="model-b")) == [
+        version
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +59,12 @@ def test_multipliers_are_applied_when_published(books: Books) -> None:
     ],
 )
 def test_refused_and_nothing_written(books: Books, changes: dict[str, Any], param: str) -> None:
-    before = books.database.read_sync(revision.read)
+    before = books.database.read_sync(revision.read_revision)
     with pytest.raises(InvalidValue) as refused:
         publish(books, **changes)
     assert refused.value.param == param
-    assert books.database.read_sync(lambda connection: prices.listing(connection, subject="model-b")) == []
-    assert books.database.read_sync(revision.read) == before
+    assert books.database.read_sync(lambda connection: prices.list_price_versions(connection, subject="model-b")) == []
+    assert books.database.read_sync(revision.read_revision) == before
 
 
 def test_one_version_per_moment(books: Books) -> None:

@@ -54,7 +54,7 @@ class Rotating:
         return msgspec.structs.replace(request, first_key_id=key.first_key_id)
 
     def states(self) -> list[BudgetState]:
-        return self.books.database.read_sync(lambda c: budgets.states(c, tenant_id=self.books.tenant.id))
+        return self.books.database.read_sync(lambda c: budgets.list_budget_states(c, tenant_id=self.books.tenant.id))
 
     def assert_budget(self, of: Key, used: int, held: int) -> None:
         """There is one, it is this key's, and that much is used and held."""

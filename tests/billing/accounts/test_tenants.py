@@ -14,17 +14,17 @@ from support.billing.books import Books, default_project
 
 def create(books: Books, **arguments: Any) -> tenants.Tenant:
     good: dict[str, Any] = {"slug": "globex", "name": "Globex", "tier": "standard"}
-    return books.database.write_sync(lambda connection: tenants.create(connection, **(good | arguments)))
+    return books.database.write_sync(lambda connection: tenants.create_tenant(connection, **(good | arguments)))
 
 
 def test_created_with_its_default_project(books: Books) -> None:
     tenant = create(books, default_max_tokens=512, currency="EUR")
     database = books.database
-    assert database.read_sync(lambda connection: tenants.get(connection, tenant.id)) == tenant
+    assert database.read_sync(lambda connection: tenants.get_tenant(connection, tenant.id)) == tenant
     assert database.read_sync(lambda connection: tenants.by_slug(connection, "globex")) == tenant
     project = database.read_sync(lambda connection: default_project(connection, tenant.id))
     assert (project.tenant_id, project.name) == (tenant.id, "default")
-    assert database.read_sync(lambda connection: tenants.get(connection, "ten_none")) is None
+    assert database.read_sync(lambda connection: tenants.get_tenant(connection, "ten_none")) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_listed_in_pages_by_slug(books: Books) -> None:
     def page(after: str) -> list[str]:
         return [
             tenant.slug
-            for tenant in books.database.read_sync(lambda connection: tenants.listing(connection, after=after, limit=2))
+            for tenant in books.database.read_sync(
+                lambda connection: tenants.list_tenants(connection, after=after, limit=2)
+            )
         ]
 
     found: list[str] = []
@@ -77,10 +79,10 @@ def test_listed_in_pages_by_slug(books: Books) -> None:
 
 def test_changes(books: Books) -> None:
     tenant_id = books.tenant.id
-    before = books.database.read_sync(revision.read)
+    before = books.database.read_sync(revision.read_revision)
 
     def write(**arguments: Any) -> tenants.Tenant:
-        return books.database.write_sync(lambda connection: tenants.update(connection, tenant_id, **arguments))
+        return books.database.write_sync(lambda connection: tenants.update_tenant(connection, tenant_id, **arguments))
 
     changed = write(name="Acme & Co", tier="batch", default_max_tokens=100)
     assert (changed.name, changed.tier, changed.default_max_tokens) == ("Acme & Co", "batch", 100)
@@ -91,11 +93,11 @@ def test_changes(books: Books) -> None:
     assert write(name="Acme").share_weight == 2.5
     assert books.database.write_sync(lambda c: tenants.suspend(c, tenant_id)).status == "suspended"
     assert books.database.write_sync(lambda c: tenants.resume(c, tenant_id)).status == "active"
-    assert books.database.read_sync(revision.read) == before + 7
+    assert books.database.read_sync(revision.read_revision) == before + 7
     with pytest.raises(InvalidValue):
         write(name="")
     with pytest.raises(InvalidValue, match="is 0; it must be over 0 and at most 1000"):
         write(share_weight=0.0)
     with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: tenants.suspend(c, "ten_none"))
-    assert books.database.read_sync(revision.read) == before + 7
+    assert books.database.read_sync(revision.read_revision) == before + 7

@@ -92,7 +92,9 @@ def test_a_correction_is_in_the_month_that_it_corrects_while_that_is_open(books:
 
 
 def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="jp", name="日本", tier="batch", currency="JPY"))
+    other = books.database.write_sync(
+        lambda c: tenants.create_tenant(c, slug="jp", name="日本", tier="batch", currency="JPY")
+    )
     profile = BillingProfile(
         tenant_id=books.tenant.id,
         legal_name="Société Générale",
@@ -135,7 +137,7 @@ def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
     assert february.document is not None
     assert (february.document.number, february.document.taxes) == ("LW-2031-000003", ())
     assert (february.document.net_minor, february.document.customer.name) == (-1, "Acme")
-    assert books.database.read_sync(lambda c: invoices.get(c, "LW-2031-000001")) == january
+    assert books.database.read_sync(lambda c: invoices.get_invoice(c, "LW-2031-000001")) == january
     assert sound(books)
 
     pay = lambda minor: books.database.write_sync(  # noqa: E731
@@ -148,7 +150,7 @@ def test_documents_have_numbers_taxes_and_rounded_totals(books: Books) -> None:
         pay(477)
     pay(476)
     pay(-1)
-    found = books.database.read_sync(lambda c: invoices.get(c, january.id))
+    found = books.database.read_sync(lambda c: invoices.get_invoice(c, january.id))
     assert found.paid_minor == 1475
     assert documents.payment_state(paper, 1475, FEBRUARY) == "partly_paid"
     assert documents.payment_state(paper, 1476, paper.due_at + 1) == "paid"  # type: ignore[operator]
@@ -174,7 +176,7 @@ def _credits(connection: sa.Connection) -> list[str]:
 
 def test_a_month_of_all_tenants_is_shown_before_it_is_closed(sqlite_books: Books) -> None:
     books = sqlite_books
-    other = books.database.write_sync(lambda c: tenants.create(c, slug="b", name="B", tier="batch"))
+    other = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="b", name="B", tier="batch"))
     use(books, at("2025-01-15T12:00"))
     use(books, at("2025-02-15T12:00"), tenant_id=other.id)
     use(books, at("2025-01-15T12:00"), tenant_id=other.id)

@@ -30,7 +30,7 @@ from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotPossibleYet
 from billing.exports import export, labels
 from billing.exports.export import ExportSpec
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from billing.ledger.messages import Held, HoldRequest, Settlement
 from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import reconcile
@@ -105,7 +105,7 @@ class History:
         self.now = self.began = at(beginning)
         self.model = f"model-{self.number}"
         self.tenant = self.database.write_sync(
-            lambda c: tenants.create(c, slug=f"t{self.number}", name="T", tier="premium", time_zone=zone)
+            lambda c: tenants.create_tenant(c, slug=f"t{self.number}", name="T", tier="premium", time_zone=zone)
         ).id
         self.did: list[Did] = []
         self.priced: list[tuple[int, bool, int]] = []  # from, of the adapter, factor
@@ -218,7 +218,7 @@ class History:
         self.did.append(Did(self.now, picos, tier, None, 0, dict.fromkeys(METERS, 0)))
 
     def zone(self, zone: str) -> None:
-        self.database.write_sync(lambda c: tenants.update(c, self.tenant, time_zone=zone))
+        self.database.write_sync(lambda c: tenants.update_tenant(c, self.tenant, time_zone=zone))
 
     def fold(self, limit: int) -> None:
         self.database.write_sync(lambda c: rollups.fold_usage(c, limit=limit, clock=lambda _connection: self.now))
@@ -229,7 +229,7 @@ class History:
     def minute(self) -> None:
         result = self.database.read_sync(reconcile.reconcile_minute)
         assert result.sound, result
-        self.database.write_sync(lambda c: reconcile.record(c, result))
+        self.database.write_sync(lambda c: reconcile.store_reconciliation(c, result))
 
     def close(self) -> None:
         first = self.database.read_sync(lambda c: periods.first_open(c, self.tenant))
@@ -285,7 +285,7 @@ class History:
         )
         owed = self.database.read_sync(lambda c: c.execute(received).scalar_one())
         assert owed == sum(one.picos for one in self.did)
-        months = self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant))
+        months = self.database.read_sync(lambda c: periods.list_periods(c, tenant_id=self.tenant))
         assert [one.end_at for one in months[:-1]] == [one.start_at for one in months[1:]]
         for month in months:
             zone = ZoneInfo(month.time_zone)
@@ -300,7 +300,7 @@ class History:
 
     def export(self, directory: Path) -> None:
         """Each closed month's files, of both kinds, come to its invoice."""
-        for month in self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant, state="closed")):
+        for month in self.database.read_sync(lambda c: periods.list_periods(c, tenant_id=self.tenant, state="closed")):
             names = self.database.read_sync(lambda c: labels.current_names(c, self.tenant)) | {"provider": "Laneway"}
             self.database.write_sync(lambda c, month=month, names=names: labels.store_names(c, month, names))
             kinds: tuple[Literal["focus", "events"], ...] = ("focus", "events")
@@ -308,7 +308,7 @@ class History:
                 spec = ExportSpec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)
                 made = self.database.read_sync(lambda c, spec=spec: export.run(c, spec, directory, bytes_max=1 << 30))
                 assert sum(made.billed.values(), Decimal(0)).scaleb(12) == self.closed[month.month]
-                assert kind == "events" or check(directory / made.file).musts == 0
+                assert kind == "events" or check_focus_file(directory / made.file).musts == 0
 
     def pages(self, which: ReportFilter, width: Any, group_by: Any) -> list[reports.GroupSums]:
         rows: list[reports.GroupSums] = []

@@ -27,7 +27,7 @@ ENDINGS = ("stop", "stop", "length", "client_left", "engine_failed")
 
 def add(connection: sa.Connection, books: Books, count: int, chance: random.Random) -> None:
     """Requests of a few hours, keys and models, with moments in common."""
-    (price,) = prices.listing(connection, subject="model-a")
+    (price,) = prices.list_price_versions(connection, subject="model-a")
     for tag_set_id, name, value in (("tag_others", "team", "a"), (LINES_TAGS, SOURCE_TAG, BATCH_LINE)):
         tag = {"tag_set_id": tag_set_id, "name": name, "tenant_id": books.tenant.id, "value": value}
         if connection.execute(sa.select(tables.tag_sets.c.name).filter_by(tag_set_id=tag_set_id)).first() is None:
@@ -95,7 +95,9 @@ def paged(books: Books, which: RequestFilter, limit: int) -> list[RequestRow]:
     found: list[RequestRow] = []
     after: RequestCursor | None = None
     while True:
-        rows, after = books.database.read_sync(lambda c, a=after: history.page(c, which, after=a, limit=limit))
+        rows, after = books.database.read_sync(
+            lambda c, a=after: history.list_request_rows(c, which, after=a, limit=limit)
+        )
         assert len(rows) == limit or after is None
         found += rows
         if after is None:
@@ -159,19 +161,19 @@ async def test_all_of_one(books: Books) -> None:
     settled, voided = books.request(), books.request()
     for request in (settled, voided):
         assert isinstance(await ledger.hold(request), Held)
-    running = books.database.read_sync(lambda c: history.get(c, settled.request_id))
+    running = books.database.read_sync(lambda c: history.get_whole_request(c, settled.request_id))
     assert (running.request.status, running.usage, running.entries) == ("held", None, [])
     assert len(running.hold.windows) == 1
     await ledger.settle(settlement(settled, 5))
     await ledger.void(voided.request_id, "refused")
     await ledger.close()
-    found = books.database.read_sync(lambda c: history.get(c, settled.request_id))
+    found = books.database.read_sync(lambda c: history.get_whole_request(c, settled.request_id))
     assert (found.request.status, found.request.ending) == ("settled", "stop")
     assert found.usage is not None
     assert found.usage.completion_tokens == found.request.completion_tokens == 5
     assert sum(entry.amount_picos for entry in found.entries) == 0
     assert max(entry.amount_picos for entry in found.entries) == found.hold.settled_picos == found.request.cost_picos
-    other = books.database.read_sync(lambda c: history.get(c, voided.request_id))
+    other = books.database.read_sync(lambda c: history.get_whole_request(c, voided.request_id))
     assert (other.request.status, other.request.ending, other.entries) == ("voided", "refused", [])
     with pytest.raises(RowNotFound):
-        books.database.read_sync(lambda c: history.get(c, "req_absent"))
+        books.database.read_sync(lambda c: history.get_whole_request(c, "req_absent"))

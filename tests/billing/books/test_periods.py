@@ -40,7 +40,7 @@ def rolled_up(books: Books, month: str) -> tuple[int, int]:
 
 
 def set_zone(books: Books, zone: str) -> None:
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone=zone))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone=zone))
 
 
 def test_a_month_is_closed_once_and_its_invoice_is_its_usage(books: Books) -> None:
@@ -72,8 +72,8 @@ def test_a_month_is_closed_once_and_its_invoice_is_its_usage(books: Books) -> No
     assert sum(line.picos for line in lines) == cost
     with pytest.raises(InvalidValue, match="closed already"):
         close(books, "2031-01", after)
-    assert books.database.read_sync(lambda c: invoices.get(c, invoice.id)) == invoice
-    assert books.database.read_sync(lambda c: invoices.listing(c, month="2031-01")) == [invoice]
+    assert books.database.read_sync(lambda c: invoices.get_invoice(c, invoice.id)) == invoice
+    assert books.database.read_sync(lambda c: invoices.list_invoices(c, month="2031-01")) == [invoice]
     books.assert_sound()
 
 
@@ -112,7 +112,7 @@ def test_months_are_closed_in_their_order(books: Books) -> None:
     use(books, at("2031-01-15T12:00"))
     use(books, at("2031-03-15T12:00"))
     fold(books, at("2031-03-15T12:00"))
-    months = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
+    months = books.database.read_sync(lambda c: periods.list_periods(c, tenant_id=books.tenant.id))
     assert [period.month for period in months] == ["2031-01", "2031-02", "2031-03"]
     assert [one.end_at for one in months[:-1]] == [one.start_at for one in months[1:]]
     with pytest.raises(NotPossibleYet, match="2031-01 is still open and must be closed first"):
@@ -140,7 +140,7 @@ def test_a_month_is_the_tenants_own(sqlite_books: Books, zone: str, starts: str,
     outside = [use(books, start - 1).request_id, use(books, end).request_id]
     inside = [use(books, start).request_id, use(books, start + HOUR // 2).request_id, use(books, end - 1).request_id]
     fold(books, end)
-    [_, month, _] = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
+    [_, month, _] = books.database.read_sync(lambda c: periods.list_periods(c, tenant_id=books.tenant.id))
     assert (month.start_at, month.end_at, month.time_zone) == (start, end, zone)
     assert rows_of(books, month.month) == inside
     assert not set(outside) & set(inside)
@@ -164,7 +164,7 @@ def test_a_change_of_the_time_zone_leaves_no_gap(books: Books) -> None:
     set_zone(books, "Pacific/Kiritimati")
     use(books, at("2031-03-15T12:00"))
     fold(books, at("2031-03-15T12:00"))
-    found = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
+    found = books.database.read_sync(lambda c: periods.list_periods(c, tenant_id=books.tenant.id))
     assert [(one.month, one.start_at, one.end_at) for one in found] == [
         ("2031-01", at("2030-12-31T23:00"), at("2031-01-31T23:00")),
         ("2031-02", at("2031-01-31T23:00"), at("2031-03-01T05:00")),
@@ -284,7 +284,7 @@ def test_a_new_price_is_a_line_of_its_own(books: Books) -> None:
     later = database_now_of(books)
     use(books, later)
     fold(books, later)
-    [period] = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
+    [period] = books.database.read_sync(lambda c: periods.list_periods(c, tenant_id=books.tenant.id))
     invoice = close(books, period.month, period.end_at)
     lines = books.database.read_sync(lambda c: invoices.lines(c, invoice.id))
     assert sorted((line.unit_price_picos, line.tokens) for line in lines) == [(1, 5), (1, 10), (INPUT, 10), (OUTPUT, 5)]

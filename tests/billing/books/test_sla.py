@@ -22,7 +22,7 @@ from billing.books import sla
 from billing.books.rollups import FoldResult
 from billing.books.sketch import ACCURACY, DurationSketch
 from billing.books.sla import QUARTER, QuarterKey, UnservedCount
-from billing.books.sla_reports import SlaDay, SlaQuery, figures_by_tier, report
+from billing.books.sla_reports import SlaDay, SlaQuery, figures_by_tier, make_sla_report
 from billing.clock import from_datetime, midnight, zone_of
 from billing.errors import InvalidValue
 from billing.ledger.ledger import Ledger
@@ -138,7 +138,7 @@ async def test_rows_may_be_counted_before_the_transaction_that_stores_the_counts
     database = books.database
     if not database.is_sqlite:
         pytest.skip("PostgreSQL counts and stores in one transaction")
-    database.write_sync(lambda c: tenants.create(c, slug="other", name="other", tier="batch"))
+    database.write_sync(lambda c: tenants.create_tenant(c, slug="other", name="other", tier="batch"))
     await use(books, 60, 3)
     early = database.read_sync(lambda c: sla.count_rows(c, 40))
     late = database.read_sync(lambda c: sla.count_rows(c, 50))
@@ -156,8 +156,8 @@ async def test_rows_may_be_counted_before_the_transaction_that_stores_the_counts
 
 async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> None:
     def other(connection: sa.Connection) -> None:
-        tenants.create(connection, slug="other", name="other", tier="batch")
-        tenants.update(connection, books.tenant.id, time_zone="Asia/Kathmandu")
+        tenants.create_tenant(connection, slug="other", name="other", tier="batch")
+        tenants.update_tenant(connection, books.tenant.id, time_zone="Asia/Kathmandu")
 
     books.database.write_sync(other)
     await use(books, 150, 1)
@@ -176,7 +176,7 @@ async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> Non
             query = SlaQuery(
                 tenant_id=tenant_id, start_date=str(FIRST), end_date=str(LAST), time_zone=zone_name, by="tier"
             )
-            found = books.database.read_sync(lambda c, q=query: report(c, q, TIERS))
+            found = books.database.read_sync(lambda c, q=query: make_sla_report(c, q, TIERS))
             assert [group.tier for group in found.groups] == list(TIERS)
             for group in found.groups:
                 own = [row for row in rows if row.tier == group.tier and tenant_id in (None, row.tenant_id)]
@@ -199,7 +199,9 @@ async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> Non
                 assert (hours["2026-10-25"], hours["2026-10-24"]) == (50, 48)
             elif zone_name == "Australia/Lord_Howe":
                 assert hours["2026-10-04"] == 47
-    tenants_own = books.database.read_sync(lambda c: report(c, SlaQuery(tenant_id=books.tenant.id, period="yesterday")))
+    tenants_own = books.database.read_sync(
+        lambda c: make_sla_report(c, SlaQuery(tenant_id=books.tenant.id, period="yesterday"))
+    )
     assert tenants_own.time_zone == "Asia/Kathmandu", "without a zone, the tenant's"
     yesterday = datetime.now(ZoneInfo("Asia/Kathmandu")).date() - timedelta(days=1)
     assert tenants_own.start_date == tenants_own.end_date == str(yesterday)
@@ -216,7 +218,7 @@ def test_a_promise_is_kept_by_99_of_100_with_the_unserved_ones(books: Books) -> 
 
     def verdict(tenant_id: str | None = None) -> str:
         query = SlaQuery(tenant_id=tenant_id, start_date="2026-11-01", end_date="2026-11-02", by="model")
-        [group] = books.database.read_sync(lambda c: report(c, query)).groups
+        [group] = books.database.read_sync(lambda c: make_sla_report(c, query)).groups
         assert (group.model, group.days[1].verdict) == ("model-a", "no_traffic")
         return group.days[0].verdict
 
@@ -249,5 +251,5 @@ def test_a_bad_day_or_zone_is_named(books: Books) -> None:
         (SlaQuery(time_zone="Mars/Olympus"), "time_zone"),
     ):
         with pytest.raises(InvalidValue) as refused:
-            books.database.read_sync(lambda c, q=query: report(c, q))
+            books.database.read_sync(lambda c, q=query: make_sla_report(c, q))
         assert refused.value.param == param

@@ -21,7 +21,7 @@ from billing.books.reports import ReportFilter, Width
 from billing.books.usage import UsageFilter
 from billing.errors import InvalidValue
 from billing.exports.export import ExportSpec
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from support.billing.books import Books, settlement
 from support.billing.exports import FEBRUARY, HOUR, JANUARY, correct, run, second_tenant
 from support.billing.finance import close, fold, run_group
@@ -108,9 +108,9 @@ def test_reports_split_the_cost(books: Books, used: dict[str, Mapping[str, str]]
         by_line = report(books, "line_item", "tag:team", tags=wanted)
         assert sum(by_line.values()) == expected
         which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
-        totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
+        totals = books.database.read_sync(lambda c, w=which: usage.sum_usage(c, w))
         assert sum(totals.cost_picos.values()) == expected
-        page = books.database.read_sync(lambda c, w=which: usage.page(c, w))
+        page = books.database.read_sync(lambda c, w=which: usage.list_usage_rows(c, w))
         assert sum(row.cost_picos for row in page) == expected
         assert all(row.tags == used[row.request_id] for row in page)
     # A report that begins and ends inside hours reads these hours from the requests.
@@ -124,7 +124,7 @@ def test_a_month_as_focus_has_the_tags(books: Books, used: dict[str, Mapping[str
     close(books, "2031-01", FEBRUARY)
     spec = ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id)
     made = run(books, tmp_path, spec)
-    assert check(tmp_path / made.file).findings == []
+    assert check_focus_file(tmp_path / made.file).findings == []
     with (tmp_path / made.file).open(newline="") as file:
         rows = list(csv.DictReader(file))
     paid = costs(books)
@@ -176,16 +176,16 @@ def test_lines_of_batches_are_told_from_requests_of_their_tier(books: Books, tmp
         wanted = source_filter(of_batch)
         assert report(books, tags=wanted)[()] == expected
         which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
-        totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
+        totals = books.database.read_sync(lambda c, w=which: usage.sum_usage(c, w))
         assert (totals.requests, sum(totals.cost_picos.values())) == (4, sum(paid[one] for one in ids))
-        page = books.database.read_sync(lambda c, w=which: usage.page(c, w))
+        page = books.database.read_sync(lambda c, w=which: usage.list_usage_rows(c, w))
         assert {row.request_id for row in page} == ids
         assert {tuple(row.tags) for row in page} == {("env", "team"), ("team",), ()}, "the key's own tags only"
         both = report(books, tags=(*wanted, ("team", "search")))
         assert 0 < both[()] < expected
     close(books, "2031-01", FEBRUARY)
     made = run(books, tmp_path, ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id))
-    assert check(tmp_path / made.file).findings == []
+    assert check_focus_file(tmp_path / made.file).findings == []
     found: Counter[Any] = Counter()
     with (tmp_path / made.file).open(newline="") as file:
         for row in csv.DictReader(file):

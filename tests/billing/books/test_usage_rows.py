@@ -19,7 +19,7 @@ from support.billing.books import INPUT, OUTPUT, Books, settlement
 async def other(books: Books) -> tenants.Tenant:
     """Nine requests of two tenants, keys and tiers."""
     tenant = books.database.write_sync(
-        lambda connection: tenants.create(connection, slug="globex", name="Globex", tier="standard")
+        lambda connection: tenants.create_tenant(connection, slug="globex", name="Globex", tier="standard")
     )
     ledger = Ledger(books.database, "gw_1")
     for number in range(9):
@@ -35,7 +35,7 @@ async def other(books: Books) -> tenants.Tenant:
 
 def test_totals(books: Books, other: tenants.Tenant) -> None:
     def totals(which: UsageFilter) -> usage.Totals:
-        return books.database.read_sync(lambda connection: usage.totals(connection, which))
+        return books.database.read_sync(lambda connection: usage.sum_usage(connection, which))
 
     everything = totals(UsageFilter())
     assert (everything.requests, everything.prompt_tokens, everything.completion_tokens) == (9, 90, 36)
@@ -52,7 +52,9 @@ def test_totals(books: Books, other: tenants.Tenant) -> None:
 def test_pages(books: Books, other: tenants.Tenant) -> None:
     def page(after: int) -> list[usage.UsageRow]:
         which = UsageFilter(tenant_id=books.tenant.id)
-        return books.database.read_sync(lambda connection: usage.page(connection, which, after=after, limit=4))
+        return books.database.read_sync(
+            lambda connection: usage.list_usage_rows(connection, which, after=after, limit=4)
+        )
 
     rows: list[usage.UsageRow] = []
     while found := page(rows[-1].sequence if rows else 0):
@@ -62,19 +64,25 @@ def test_pages(books: Books, other: tenants.Tenant) -> None:
 
 
 def test_between_two_moments(books: Books, other: tenants.Tenant) -> None:
-    rows = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter()))
+    rows = books.database.read_sync(lambda connection: usage.list_usage_rows(connection, UsageFilter()))
     middle = rows[4].finished_at
-    before = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(end=middle)))
-    after = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(start=middle)))
+    before = books.database.read_sync(lambda connection: usage.list_usage_rows(connection, UsageFilter(end=middle)))
+    after = books.database.read_sync(lambda connection: usage.list_usage_rows(connection, UsageFilter(start=middle)))
     assert [row.request_id for row in before + after] == [row.request_id for row in rows]
     assert rows[4] in after
     books.database.write_sync(lambda connection: rollups.fold_usage(connection, limit=6))  # the others stay as they are
-    assert books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(end=middle))) == before
-    assert books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(start=middle))) == after
+    assert (
+        books.database.read_sync(lambda connection: usage.list_usage_rows(connection, UsageFilter(end=middle)))
+        == before
+    )
+    assert (
+        books.database.read_sync(lambda connection: usage.list_usage_rows(connection, UsageFilter(start=middle)))
+        == after
+    )
     which = UsageFilter(start=rows[0].finished_at, end=rows[-1].finished_at + 1)
 
     def page(after: int) -> list[usage.UsageRow]:
-        return books.database.read_sync(lambda c: usage.page(c, which, after=after, limit=4))
+        return books.database.read_sync(lambda c: usage.list_usage_rows(c, which, after=after, limit=4))
 
     paged = page(0)
     while found := page(paged[-1].sequence):
@@ -105,13 +113,15 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
         first = await ledger.settle(settled)
         assert await ledger.settle(settled) == first  # and nothing is written twice
     which = UsageFilter(tier="batch")
-    rows = books.database.read_sync(lambda connection: usage.page(connection, which))
+    rows = books.database.read_sync(lambda connection: usage.list_usage_rows(connection, which))
     assert [(row.device_s, row.recomputed, row.swapped_tokens) for row in rows] == [cost[1:] for cost in costs[:2]]
-    assert books.database.read_sync(lambda connection: usage.get(connection, rows[0].request_id)) == rows[0]
+    assert books.database.read_sync(lambda connection: usage.get_usage_row(connection, rows[0].request_id)) == rows[0]
     assert [row.queue_device_s for row in rows] == [waits["batch"]] * 2
-    [premium] = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(tier="premium")))
+    [premium] = books.database.read_sync(
+        lambda connection: usage.list_usage_rows(connection, UsageFilter(tier="premium"))
+    )
     assert premium.queue_device_s == {}
-    totals = books.database.read_sync(lambda connection: usage.totals(connection, which))
+    totals = books.database.read_sync(lambda connection: usage.sum_usage(connection, which))
     assert (totals.device_s, totals.preemptions, totals.swapped_tokens) == (3.0, 3, 7)
     assert totals.recomputed == {"premium": Recompute(40, 0.75), "standard": Recompute(5, 0.125)}
     # What a margin report sums: all device time, at the tier that caused it.
@@ -123,8 +133,8 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     assert dict(map(tuple, by_cause)) == {"batch": 3.0, "premium": 4.75, "standard": 0.125}
 
     books.database.write_sync(rollups.fold_usage)
-    assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
-    [period] = books.database.read_sync(periods.listing)
+    assert books.database.read_sync(lambda connection: usage.sum_usage(connection, which)) == totals
+    [period] = books.database.read_sync(periods.list_periods)
     found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_picos=lambda _: 1000))
     assert {one.tier: (one.device_s, one.preemption_s, one.preempted_tokens) for one in found.tiers} == {
         "batch": (3.0, 0.0, 0),

@@ -24,7 +24,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, ExportJob
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from billing.ledger import leases
 from billing.proofs import reconcile
 from billing.proofs.imbalances import Imbalance
@@ -40,11 +40,11 @@ def asked(books: Books) -> ExportSpec:
 
 
 def create(books: Books, spec: ExportSpec) -> ExportJob:
-    return books.database.write_sync(lambda c: jobs.create(c, spec, actor="me"))
+    return books.database.write_sync(lambda c: jobs.queue_export(c, spec, actor="me"))
 
 
 def get(books: Books, job: ExportJob) -> ExportJob:
-    return books.database.read_sync(lambda c: jobs.get(c, job.id))
+    return books.database.read_sync(lambda c: jobs.get_export(c, job.id))
 
 
 def lease(books: Books, gateway_id: str, seconds: float = 60.0) -> None:
@@ -52,7 +52,7 @@ def lease(books: Books, gateway_id: str, seconds: float = 60.0) -> None:
 
 
 def take(books: Books, gateway_id: str) -> ExportJob | None:
-    return books.database.write_sync(lambda c: jobs.claim(c, gateway_id, "here"))
+    return books.database.write_sync(lambda c: jobs.claim_export(c, gateway_id, "here"))
 
 
 def exporter(books: Books, directory: Path, bytes_max: int = BYTES_MAX, host: str = "here") -> Exporter:
@@ -80,7 +80,7 @@ def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, as
     books.database.write_sync(lambda c: jobs.release_claim(c, first.id, "gw_2"))
     for attempt in (2, 3):
         assert (take(books, "gw_2") or first).attempts == attempt
-        books.database.write_sync(lambda c: jobs.fail(c, first.id, "gw_2", "no disk", again=True))
+        books.database.write_sync(lambda c: jobs.fail_export(c, first.id, "gw_2", "no disk", again=True))
     assert attempt == ATTEMPTS_MAX
     assert (get(books, first).state, get(books, first).error) == ("failed", "no disk")
     assert (take(books, "gw_2") or first).id == second.id
@@ -98,11 +98,11 @@ def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: ExportSpec) 
     made = [create(books, asked) for _ in range(TENANT_WAITING_MAX)]
     with pytest.raises(InvalidValue, match="24 exports of the tenant are waiting already"):
         create(books, asked)
-    assert books.database.write_sync(lambda c: jobs.cancel(c, made[0].id)).state == "cancelled"
+    assert books.database.write_sync(lambda c: jobs.cancel_export(c, made[0].id)).state == "cancelled"
     create(books, asked)
-    listed = books.database.read_sync(lambda c: jobs.listing(c, tenant_id=books.tenant.id, limit=2))
+    listed = books.database.read_sync(lambda c: jobs.list_exports(c, tenant_id=books.tenant.id, limit=2))
     assert [job.sequence for job in listed] == [made[-1].sequence + 1, made[-1].sequence]
-    rest = books.database.read_sync(lambda c: jobs.listing(c, before=listed[-1].sequence))
+    rest = books.database.read_sync(lambda c: jobs.list_exports(c, before=listed[-1].sequence))
     assert len(rest) == TENANT_WAITING_MAX - 1
 
 
@@ -129,14 +129,14 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     assert (done.state, done.sha256, done.rows, done.read_rows) == ("done", made.sha256, made.rows, done.all_rows)
     path = worker.folder(first.id) / made.file
     assert path.read_bytes() == (tmp_path / "by hand" / made.file).read_bytes()
-    assert check(path).findings == []
+    assert check_focus_file(path).findings == []
     assert sorted(os.listdir(path.parent)) == [made.file, f"{made.file}.manifest.json"]
     (tmp_path / "exports" / "exp_of_nobody").mkdir()
     second = create(books, asked)
     assert await worker.export_next()
     assert (get(books, first).state, get(books, second).state) == ("removed", "done")
     assert os.listdir(tmp_path / "exports") == [second.id]
-    books.database.write_sync(lambda c: jobs.cancel(c, second.id))
+    books.database.write_sync(lambda c: jobs.cancel_export(c, second.id))
     assert get(books, second).state == "removed"
     assert not await worker.export_next()
 
@@ -271,7 +271,7 @@ async def test_a_cancelled_job_stops(postgres_books: Books, postgres_asked: Expo
     async with turning(worker) as task:
         with locked(books):
             await asyncio.to_thread(wait_begun, worker.folder(job.id))
-            books.database.write_sync(lambda c: jobs.cancel(c, job.id))
+            books.database.write_sync(lambda c: jobs.cancel_export(c, job.id))
         assert await task
     assert get(books, job).state == "cancelled"
     assert os.listdir(tmp_path / "exports") == []

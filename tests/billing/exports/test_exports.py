@@ -25,7 +25,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.exports import amounts, events, export, labels, writers
 from billing.exports.amounts import FORMULA, decimal_text, precise_moment_text
 from billing.exports.export import BooksDiffer, ExportCancelled, ExportSpec, ExportTooLarge, MissingLibrary
-from billing.focus.checker import UnreadableFile, check
+from billing.focus.checker import UnreadableFile, check_focus_file
 from billing.focus.manifest import Manifest
 from support.billing.books import Books, settlement
 from support.billing.exports import (
@@ -104,7 +104,7 @@ def test_a_closed_month_is_the_ledgers_to_the_last_unit_and_twice_the_same(
         costs = [row["BilledCost"] if kind == "focus" else row["data"]["cost"] for row in rows]
         total = sum(picos(cost) for cost in costs)
         invoice = books.database.read_sync(
-            lambda c, month=month: invoices.listing(c, tenant_id=books.tenant.id, month=month)[0]
+            lambda c, month=month: invoices.list_invoices(c, tenant_id=books.tenant.id, month=month)[0]
         )
         assert (
             total
@@ -114,7 +114,7 @@ def test_a_closed_month_is_the_ledgers_to_the_last_unit_and_twice_the_same(
         )
         billed += total
         if kind == "focus":
-            report = check(path)
+            report = check_focus_file(path)
             assert (report.findings, report.manifest) == ([], f"{made.file}.manifest.json")
         assert sorted(entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")) == []
     assert billed == ledger_picos(books, books.tenant.id)
@@ -217,13 +217,13 @@ def test_a_tenants_export_holds_nothing_of_another(books: Books, tmp_path: Path,
     assert picos(str(made.billed["USD"])) == total
     assert len(made.invoices) == 2
     if kind == "focus":
-        assert check(tmp_path / "all" / made.file).findings == []
+        assert check_focus_file(tmp_path / "all" / made.file).findings == []
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
 def test_an_hour_in_two_months_is_in_both_with_its_part(books: Books, tmp_path: Path, zone: str) -> None:
     """In Kolkata a month begins in the middle of an hour of UTC."""
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, time_zone=zone))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, time_zone=zone))
     begin = {
         "America/New_York": "2031-03-01T05:00",
         "Asia/Kolkata": "2031-02-28T18:30",
@@ -238,7 +238,7 @@ def test_an_hour_in_two_months_is_in_both_with_its_part(books: Books, tmp_path: 
     spans = []
     for month in ("2031-02", "2031-03"):
         made = run(books, tmp_path, spec(books, month=month))
-        assert check(tmp_path / made.file).findings == []
+        assert check_focus_file(tmp_path / made.file).findings == []
         spans += [
             (row["ChargePeriodStart"][8:16], row["ChargePeriodEnd"][8:16]) for row in rows_of(tmp_path / made.file)[:1]
         ]
@@ -270,7 +270,7 @@ def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_pat
         # FOCUS's own columns are ASCII, whose escapes no spreadsheet computes.
         own = bad if bad.isascii() else json.dumps(bad)[1:-1]
         assert row["BillingAccountName"] == row["ProviderName"] == (f"'{own}" if own.startswith(FORMULA) else own)
-    report = check(tmp_path / made.file)
+    report = check_focus_file(tmp_path / made.file)
     assert (report.findings, report.sound) == ([], True)
     for format_ in ("jsonl", "parquet"):  # nothing computes these: the name as it is
         asked = spec(books, format_)
@@ -298,7 +298,7 @@ def test_a_cell_has_no_control_characters(name: str, cell: str) -> None:
 def test_a_closed_month_keeps_the_names_of_its_first_export(books: Books, tmp_path: Path) -> None:
     january(books, second_tenant(books))
     first = run(books, tmp_path, spec(books))
-    books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name="Acme Holding"))
+    books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, name="Acme Holding"))
     assert run(books, tmp_path, spec(books)) == first
     use(books, FEBRUARY)
     open_month(books, "2031-02")
@@ -306,7 +306,7 @@ def test_a_closed_month_keeps_the_names_of_its_first_export(books: Books, tmp_pa
     assert made.provisional
     assert rows_of(tmp_path / made.file)[0]["BillingAccountName"] == "Acme Holding"
     assert rows_of(tmp_path / made.file)[0]["InvoiceId"] is None
-    assert check(tmp_path / made.file).sound
+    assert check_focus_file(tmp_path / made.file).sound
 
 
 def test_an_export_under_way_sees_one_moment_of_the_ledger(
@@ -397,8 +397,8 @@ def test_parquet_without_its_library_is_refused(
         run(books, tmp_path / "again", spec(books, "parquet"))
     assert list((tmp_path / "again").iterdir()) == []
     with pytest.raises(UnreadableFile, match=r"install laneway\[exports\]"):
-        check(tmp_path / "out" / made.file)
-    assert check(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
+        check_focus_file(tmp_path / "out" / made.file)
+    assert check_focus_file(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
 
 
 def test_parquet_holds_numbers_of_64_bits(tmp_path: Path) -> None:
@@ -423,10 +423,10 @@ def test_a_closed_month_has_the_names_of_its_first_export_after_it_was_closed(bo
     """A provisional export does not settle them, and one that saw the month open does not change them later."""
     use(books, JANUARY)
     open_month(books, "2031-01")
-    seen_open = books.database.read_sync(lambda c: periods.get(c, books.tenant.id, "2031-01"))
+    seen_open = books.database.read_sync(lambda c: periods.get_period(c, books.tenant.id, "2031-01"))
 
     def named(name: str, moment: int) -> str:
-        books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name=name))
+        books.database.write_sync(lambda c: tenants.update_tenant(c, books.tenant.id, name=name))
         names = books.database.read_sync(lambda c: labels.current_names(c, books.tenant.id)) | {"provider": "Laneway"}
         books.database.write_sync(lambda c: labels.store_names(c, seen_open, names, lambda _: moment))
         made = books.database.read_sync(lambda c: export.run(c, spec(books), tmp_path, bytes_max=BYTES_MAX))
@@ -502,4 +502,4 @@ def test_tags_name_the_key_and_the_project(sqlite_books: Books, tmp_path: Path, 
     tags = {row["x_KeyId"]: row["Tags"] for row in rows_of(tmp_path / made.file)}
     assert json.loads(tags["key_a"]) == {"laneway/key": "crawler", "laneway/project": '=search "1"'}
     assert tags["key_unnamed"] is None
-    assert check(tmp_path / made.file).findings == []
+    assert check_focus_file(tmp_path / made.file).findings == []

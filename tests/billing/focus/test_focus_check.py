@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from billing.focus import checker, readers
-from billing.focus.checker import FocusReport, check
+from billing.focus.checker import FocusReport, check_focus_file
 from billing.focus.columns import COLUMNS, MANDATORY
 from billing.focus.findings import FINDINGS_MAX, PER_RULE_MAX
 from billing.focus.manifest import ManifestInvoice
@@ -41,7 +41,7 @@ def found(report: FocusReport) -> set[tuple[str, str | None, int | None]]:
 def test_a_file_without_a_fault_has_none(tmp_path: Path, suffix: str) -> None:
     path = WRITERS[suffix](tmp_path / f"file.{suffix}", clean())
     write_manifest(path, clean())
-    report = check(path)
+    report = check_focus_file(path)
     assert (report.findings, report.unchecked) == ([], [])
     assert (report.rows, report.columns, report.manifest) == (5, len(USAGE), f"file.{suffix}.manifest.json")
     assert Decimal(report.billed["USD"]) == Decimal("0.0392")
@@ -140,7 +140,7 @@ def test_a_planted_fault_is_found(tmp_path: Path, suffix: str, fault: str) -> No
     row, change, rule, column = FAULTS[fault]
     rows = clean()
     rows[row - 1] |= change
-    report = check(WRITERS[suffix](tmp_path / f"file.{suffix}", rows))
+    report = check_focus_file(WRITERS[suffix](tmp_path / f"file.{suffix}", rows))
     assert (rule, column, row) in found(report), report.findings
 
 
@@ -154,7 +154,7 @@ def test_planted_faults_are_found_in_parquet(tmp_path: Path) -> None:
         expected.add((rule, column, len(rows) + row))
         rows += clean()
         rows[len(rows) - 6 + row] |= change
-    report = check(WRITERS["parquet"](tmp_path / "file.parquet", rows))
+    report = check_focus_file(WRITERS["parquet"](tmp_path / "file.parquet", rows))
     assert expected <= found(report), expected - found(report)
 
 
@@ -162,7 +162,7 @@ def test_planted_faults_are_found_in_parquet(tmp_path: Path) -> None:
 def test_a_number_that_is_none_is_found(tmp_path: Path, fault: str) -> None:
     rows = clean()
     rows[3]["BilledCost"] = NUMBERS_AS_TEXT[fault]
-    report = check(write_csv(tmp_path / "file.csv", rows))
+    report = check_focus_file(write_csv(tmp_path / "file.csv", rows))
     assert ("decimal-format", "BilledCost", 4) in found(report)
 
 
@@ -172,7 +172,7 @@ def test_types_are_found_where_the_format_has_them(tmp_path: Path) -> None:
         '"x_Tier":"standard"', '"x_Tier":1', 1
     )
     (tmp_path / "file.jsonl").write_text(text.replace('"InvoiceId":"inv_1"', '"InvoiceId":7', 1))
-    report = check(tmp_path / "file.jsonl")
+    report = check_focus_file(tmp_path / "file.jsonl")
     assert {("type", "BilledCost", 1), ("type", "InvoiceId", 1)} <= found(report)
     assert len(report.findings) == 2  # a column of the provider's own may be anything
 
@@ -190,7 +190,7 @@ def _edit(change: Callable[[list[Row]], object]) -> list[Row]:
 @pytest.mark.parametrize("column", ["ChargeCategory", "BillingCurrency"])
 def test_a_missing_column_is_found(tmp_path: Path, suffix: str, column: str) -> None:
     rows = _edit(lambda rows: [row.pop(column) for row in rows])
-    report = check(WRITERS[suffix](tmp_path / f"file.{suffix}", rows))
+    report = check_focus_file(WRITERS[suffix](tmp_path / f"file.{suffix}", rows))
     assert ("column-missing", column, None) in found(report)
     assert not report.sound
 
@@ -201,7 +201,7 @@ def test_columns_that_should_not_be_are_found(tmp_path: Path) -> None:
     path.write_text(
         "\n".join([f"tier,{lines[0]},BilledCost,SkuPriceid", *(f"standard,{line},1,x" for line in lines[1:])]) + "\n"
     )
-    report = check(path)
+    report = check_focus_file(path)
     assert ("column-unknown", "tier", None) in found(report)
     assert ("column-unknown", "SkuPriceid", None) in found(report)
     assert ("column-twice", "BilledCost", None) in found(report)
@@ -212,17 +212,17 @@ def test_columns_that_should_not_be_are_found(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_are_found(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "file.csv", clean())
     path.write_text(path.read_text() + "1,2,3\n")
-    assert ("row-width", None, 6) in found(check(path))
+    assert ("row-width", None, 6) in found(check_focus_file(path))
     path = write_jsonl(tmp_path / "file.jsonl", clean())
     path.write_text(path.read_text() + '{"BilledCost":1}\n')
-    assert ("row-columns", None, 6) in found(check(path))
+    assert ("row-columns", None, 6) in found(check_focus_file(path))
 
 
 def test_a_quoted_empty_cell_is_an_empty_string_and_no_null(tmp_path: Path) -> None:
     rows = _edit(lambda rows: rows[0].update(ChargeDescription='say ""hi"", then,\n"",', RegionId="@@"))
     path = write_csv(tmp_path / "file.csv", rows)
     path.write_text(path.read_text().replace(",@@,", ',"",', 1))
-    assert found(check(path)) == {("null-stand-in", "RegionId", 1), ("needed-with", "RegionName", 1)}
+    assert found(check_focus_file(path)) == {("null-stand-in", "RegionId", 1), ("needed-with", "RegionName", 1)}
 
 
 TRICKY = 'a,b,c\r\n1,,""\n"x, ""y"",\n"",",\u2028,\x0b\n"","",\n\n1,2,3\r\n"",é,"a,"",b"'
@@ -268,7 +268,7 @@ def test_a_line_that_is_too_long_is_refused_wherever_it_is_cut(
 
 def test_a_formula_is_found(tmp_path: Path) -> None:
     rows = _edit(lambda rows: rows[0].update(SubAccountName="=HYPERLINK(1)", x_Tier="@standard"))
-    report = check(write_csv(tmp_path / "file.csv", rows))
+    report = check_focus_file(write_csv(tmp_path / "file.csv", rows))
     assert {("spreadsheet-formula", "SubAccountName", 1), ("spreadsheet-formula", "x_Tier", 1)} == found(report)
     assert report.sound  # a warning of ours, no rule of FOCUS
 
@@ -300,13 +300,13 @@ def test_what_differs_from_the_manifest_is_found(tmp_path: Path, fault: str) -> 
     change, rule, column = MANIFESTS[fault]
     path = write_csv(tmp_path / "file.csv", clean())
     write_manifest(path, clean(), **change)
-    assert found(check(path)) == {(rule, column, None)}
+    assert found(check_focus_file(path)) == {(rule, column, None)}
 
 
 def test_a_broken_manifest_is_found(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "file.csv", clean())
     write_manifest(path, clean()).write_text("{}")
-    assert found(check(path)) == {("manifest", None, None)}
+    assert found(check_focus_file(path)) == {("manifest", None, None)}
 
 
 @pytest.mark.parametrize(
@@ -324,13 +324,13 @@ def test_a_broken_manifest_is_found(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableFile, match=reason):
-        check(tmp_path / name)
+        check_focus_file(tmp_path / name)
 
 
 def test_many_faults_are_counted_and_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BATCH_ROWS", 64)
     rows = [dict(USAGE, BillingCurrency="nil", BilledCost="1,0", SubAccountName=f"={n}") for n in range(500)]
-    report = check(write_csv(tmp_path / "file.csv", rows))
+    report = check_focus_file(write_csv(tmp_path / "file.csv", rows))
     assert (report.counts["decimal-format"], report.counts["null-stand-in"]) == (500, 500)
     assert len(report.findings) == 3 * PER_RULE_MAX <= FINDINGS_MAX
     assert (report.rows, report.musts, report.shoulds) == (500, 1000, 500)
@@ -339,7 +339,7 @@ def test_many_faults_are_counted_and_the_first_are_listed(tmp_path: Path, monkey
 def test_what_is_remembered_is_bounded_and_the_report_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checker, "REMEMBERED_MAX", 3)
     rows = [dict(USAGE, InvoiceId=f"inv_{n}", SkuPriceId=f"prv_{n}") for n in range(10)]
-    report = check(write_csv(tmp_path / "file.csv", rows))
+    report = check_focus_file(write_csv(tmp_path / "file.csv", rows))
     assert report.unchecked == ["invoice-account", "invoice-total", "sku-price-parent"]
 
 

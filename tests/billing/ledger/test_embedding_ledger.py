@@ -61,7 +61,7 @@ async def test_an_embedding_is_charged_at_its_own_price_or_as_input(books: Books
     query = sa.select(entries.c.meter, entries.c.amount_picos).where(entries.c.transaction_id == request.request_id)
     booked = books.database.read_sync(lambda c: {row.meter: row.amount_picos for row in c.execute(query)})
     assert booked == {None: 10 * price, "embedding": -10 * price}
-    row = books.database.read_sync(lambda c: usage.get(c, request.request_id))
+    row = books.database.read_sync(lambda c: usage.get_usage_row(c, request.request_id))
     assert row is not None
     assert (row.operation, row.prompt_tokens, row.cached_tokens, row.completion_tokens) == ("embedding", 10, 0, 0)
     books.assert_sound()
@@ -138,7 +138,7 @@ def test_invoice_reports_and_corrections_tell_embeddings_apart(books: Books) -> 
         "model-a, input": (0, 7 * INPUT),
         "model-a, output": (0, 5 * OUTPUT),
     }
-    totals = books.database.read_sync(lambda c: usage.totals(c, UsageFilter(tenant_id=books.tenant.id)))
+    totals = books.database.read_sync(lambda c: usage.sum_usage(c, UsageFilter(tenant_id=books.tenant.id)))
     assert (totals.requests, totals.prompt_tokens, totals.embedding_tokens) == (2, 18, 8)
     assert books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-01")).sound
     assert books.database.read_sync(reconcile.reconcile_all).sound
@@ -150,6 +150,6 @@ def test_a_price_of_an_embedding_is_stored_where_it_is_not_the_price_of_input(bo
     assert "embedding" not in books.database.read_sync(lambda c: set(c.execute(stored).scalars()))
     publish(books, embedding=EMBEDDING)
     assert "embedding" in books.database.read_sync(lambda c: set(c.execute(stored).scalars()))
-    newest, first = books.database.read_sync(prices.listing)
+    newest, first = books.database.read_sync(prices.list_price_versions)
     assert (newest.tiers["standard"].embedding, first.tiers["standard"].embedding) == (EMBEDDING, INPUT)
     assert first.tiers["premium"].embedding == 3 * INPUT

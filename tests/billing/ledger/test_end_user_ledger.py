@@ -39,7 +39,9 @@ class EndUsers:
     def template(self, limit: int, **fields: Any) -> Budget:
         wanted = {"scope": "tenant", "scope_id": self.books.tenant.id, "unit": "tokens", "period": "month"} | fields
         return self.database.write_sync(
-            lambda c: budgets.create(c, tenant_id=self.books.tenant.id, limit_amount=limit, per_end_user=True, **wanted)
+            lambda c: budgets.create_budget(
+                c, tenant_id=self.books.tenant.id, limit_amount=limit, per_end_user=True, **wanted
+            )
         )
 
     def request(self, end_user: str | None, **fields: Any) -> HoldRequest:
@@ -48,7 +50,7 @@ class EndUsers:
     def states(self, template: Budget, digest: str | None = None, **query: Any) -> list[EndUserState]:
         wanted = ListQuery(**{"sort": "-used"} | query)
         return self.database.read_sync(
-            lambda c: end_users.states(
+            lambda c: end_users.query_end_user_states(
                 c, template.id, template.tenant_id, template.period, wanted, database_now(c), digest
             )
         ).items
@@ -58,10 +60,10 @@ class EndUsers:
         return state.used, state.held
 
     def shown(self) -> list[BudgetState]:
-        return self.database.read_sync(lambda c: budgets.states(c, tenant_id=self.books.tenant.id))
+        return self.database.read_sync(lambda c: budgets.list_budget_states(c, tenant_id=self.books.tenant.id))
 
     def change(self, template: Budget, limit: int) -> None:
-        self.database.write_sync(lambda c: budgets.change(c, template.id, limit_amount=limit))
+        self.database.write_sync(lambda c: budgets.change_budget(c, template.id, limit_amount=limit))
 
     def assert_sound(self, open_holds: int = 0) -> None:
         self.books.assert_sound(open_holds)
@@ -82,7 +84,7 @@ def ledger(books: Books) -> Ledger:
 async def test_each_end_user_has_the_limit(users: EndUsers, ledger: Ledger) -> None:
     template = users.template(150)
     tenants_own = users.books.budget(10_000)
-    before = users.database.read_sync(revision.read)
+    before = users.database.read_sync(revision.read_revision)
     first, second = users.request(ANN), users.request(ANN)
     assert isinstance(await ledger.hold(first), Held)
     clamped = await ledger.hold(second)
@@ -96,7 +98,7 @@ async def test_each_end_user_has_the_limit(users: EndUsers, ledger: Ledger) -> N
     other, nameless = users.request(BOB), users.request(None)
     assert isinstance(await ledger.hold(other), Held)
     assert isinstance(await ledger.hold(nameless), Held)
-    assert users.database.read_sync(revision.read) == before, "no gateway reloads because an end user is new"
+    assert users.database.read_sync(revision.read_revision) == before, "no gateway reloads because an end user is new"
 
     await ledger.settle(settlement(first, 40))
     await ledger.settle(settlement(second, 40))
@@ -170,13 +172,13 @@ async def test_a_changed_template_changes_its_end_users(users: EndUsers, ledger:
     assert "limit 50 tokens" in refused.message
     users.assert_sound(open_holds=3)
     with pytest.raises(InvalidValue) as soft:
-        users.database.write_sync(lambda c: budgets.change(c, template.id, kind="soft"))
+        users.database.write_sync(lambda c: budgets.change_budget(c, template.id, kind="soft"))
     assert soft.value.param == "kind"
     with pytest.raises(InvalidValue) as alerting:
         users.template(1, thresholds=(80,))
     assert alerting.value.param == "thresholds"
 
-    users.database.write_sync(lambda c: budgets.remove(c, template.id))
+    users.database.write_sync(lambda c: budgets.deactivate_budget(c, template.id))
     assert isinstance(await ledger.hold(users.request(ANN)), Held)
     await ledger.settle(settlement(request, 7))
     assert users.used_and_held(template, ANN) == (17, 100), "a removed budget still gets its endings"
@@ -206,9 +208,9 @@ async def test_end_users_beyond_the_limit_share_a_budget(
 async def test_two_tenants_share_no_end_user(users: EndUsers, ledger: Ledger) -> None:
     """Even if their end users had one digest."""
     template = users.template(100)
-    other = users.database.write_sync(lambda c: tenants.create(c, slug="other", name="Other", tier="batch"))
+    other = users.database.write_sync(lambda c: tenants.create_tenant(c, slug="other", name="Other", tier="batch"))
     theirs = users.database.write_sync(
-        lambda c: budgets.create(
+        lambda c: budgets.create_budget(
             c,
             tenant_id=other.id,
             scope="tenant",

@@ -52,10 +52,10 @@ async def test_lease_is_taken_renewed_and_given_up(books: Books, time: Time) -> 
     time.forward(5)
     await lease.renew()
     assert expires_at(books, "gw_1") == time.now + 60 * SECOND
-    assert books.database.read_sync(lambda connection: leases.live(connection, time.now)) == 1
+    assert books.database.read_sync(lambda connection: leases.count_live_gateways(connection, time.now)) == 1
     await lease.release_lease()
     assert not lease.held
-    assert books.database.read_sync(lambda connection: leases.live(connection, time.now)) == 0
+    assert books.database.read_sync(lambda connection: leases.count_live_gateways(connection, time.now)) == 0
 
 
 async def test_a_gateway_that_misses_renewals_is_no_longer_counted(postgres_books: Books, time: Time) -> None:
@@ -64,7 +64,9 @@ async def test_a_gateway_that_misses_renewals_is_no_longer_counted(postgres_book
         await Leases(postgres_books.database, gateway_id, clock=time.clock).acquire()
 
     def counted() -> int:
-        return postgres_books.database.read_sync(lambda connection: leases.live(connection, time.now, 5.0))
+        return postgres_books.database.read_sync(
+            lambda connection: leases.count_live_gateways(connection, time.now, 5.0)
+        )
 
     time.forward(14.9)
     assert counted() == 2

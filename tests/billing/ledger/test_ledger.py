@@ -55,7 +55,7 @@ async def test_hold_then_settle(books: Books, ledger: Ledger) -> None:
         "cached_input": -4 * CACHED,
         "output": -7 * OUTPUT,
     }
-    row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
+    row = books.database.read_sync(lambda connection: usage.get_usage_row(connection, request.request_id))
     assert row is not None
     assert (row.tenant_id, row.key_id, row.model, row.tier) == (books.tenant.id, "key_a", "model-a", "standard")
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (10, 4, 7)
@@ -82,7 +82,7 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
         finished_at=1_700_000_000_000_000,
     )
     await ledger.settle(said)
-    row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
+    row = books.database.read_sync(lambda connection: usage.get_usage_row(connection, request.request_id))
     assert row is not None
     kept = msgspec.structs.asdict(said)
     del kept["age_s"], kept["before_hold_s"]
@@ -99,7 +99,7 @@ async def test_the_age_of_a_settlement_of_an_earlier_version_is_unknown(
     request = books.request()
     await ledger.hold(request)
     await ledger.settle(msgspec.structs.replace(settlement(request, 7), before_hold_s=before_hold_s))
-    found = books.database.read_sync(lambda connection: history.get(connection, request.request_id))
+    found = books.database.read_sync(lambda connection: history.get_whole_request(connection, request.request_id))
     assert found.usage is not None
     assert found.usage.started_at == found.hold.held_at - before_hold_s * SECOND
 
@@ -353,7 +353,7 @@ async def test_adapter_has_its_own_price_or_its_models(books: Books, ledger: Led
 
 async def test_currency_is_the_tenants(books: Books, ledger: Ledger) -> None:
     other = books.database.write_sync(
-        lambda connection: tenants.create(connection, slug="euro", name="Euro", tier="standard", currency="EUR")
+        lambda connection: tenants.create_tenant(connection, slug="euro", name="Euro", tier="standard", currency="EUR")
     )
     refused = await ledger.hold(books.request(tenant_id=other.id))
     assert isinstance(refused, HoldRefused)
@@ -552,11 +552,11 @@ async def test_a_changed_budget_counts_for_the_next_hold(books: Books, ledger: L
     budget = books.budget(100)
     assert isinstance(await ledger.hold(books.request()), Held)
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
-    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=200))
+    await books.database.write(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=200))
     assert isinstance(await ledger.hold(books.request()), Held)
-    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=50))
+    await books.database.write(lambda connection: budgets.change_budget(connection, budget.id, limit_amount=50))
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
-    await books.database.write(lambda connection: budgets.remove(connection, budget.id))
+    await books.database.write(lambda connection: budgets.deactivate_budget(connection, budget.id))
     assert isinstance(await ledger.hold(books.request()), Held)
     findings = books.findings()
     assert findings.sound
@@ -570,7 +570,7 @@ async def test_a_removed_budget_still_gets_its_endings(books: Books, ledger: Led
     budget = books.budget(100)
     request = books.request()
     await ledger.hold(request)
-    await books.database.write(lambda connection: budgets.remove(connection, budget.id))
+    await books.database.write(lambda connection: budgets.deactivate_budget(connection, budget.id))
     await ledger.settle(settlement(request, 7))
     books.assert_sound()
 

@@ -207,7 +207,7 @@ class History:
         zone, text = place
         self.now = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
         tenant = self.database.write_sync(
-            lambda connection: tenants.create(
+            lambda connection: tenants.create_tenant(
                 connection, slug=f"t{self.number}", name="T", tier="standard", time_zone=zone
             )
         )
@@ -225,7 +225,7 @@ class History:
         of, unit, period, limit, kind, thresholds = given
         scopes = {None: ("tenant", self.auditor.tenant_id), PROJECT: ("project", self.project)}
         scope, scope_id = scopes[of] if of in scopes else ("key", self.key(of))
-        return budgets.create(
+        return budgets.create_budget(
             connection,
             tenant_id=self.auditor.tenant_id,
             scope=scope,  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ class History:
                     self.auditor.lowered.add(budget_id)
                 self.auditor.limits[budget_id] = step[2]
                 self.database.write_sync(
-                    lambda connection, b=budget_id, n=step[2]: budgets.change(connection, b, limit_amount=n)
+                    lambda connection, b=budget_id, n=step[2]: budgets.change_budget(connection, b, limit_amount=n)
                 )
             elif step[0] == "die":
                 self.die(step[1])
@@ -337,7 +337,7 @@ class History:
     def examine(self) -> None:
         """The database's sums are the auditor's."""
         states = self.database.read_sync(
-            lambda connection: budgets.states(
+            lambda connection: budgets.list_budget_states(
                 connection, tenant_id=self.auditor.tenant_id, clock=lambda _connection: self.now
             )
         )
@@ -354,7 +354,7 @@ class History:
         ]
         assert sorted(told) == sorted(self.auditor.told)
         totals = self.database.read_sync(
-            lambda connection: usage.totals(connection, usage.UsageFilter(tenant_id=self.auditor.tenant_id))
+            lambda connection: usage.sum_usage(connection, usage.UsageFilter(tenant_id=self.auditor.tenant_id))
         )
         settled = [kept for kept in self.auditor.kept.values() if kept.state == "settled"]
         assert totals.requests == len(settled)

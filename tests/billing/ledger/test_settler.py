@@ -245,7 +245,7 @@ async def test_the_journal_of_a_killed_gateway_is_settled_at_the_next_start(book
         assert books.state(budget) == (45, 100), "before any audit"
         assert [path.stem for path in paths(tmp_path)] == ["gw_new"]
     for number in range(3):
-        row = books.database.read_sync(lambda c, number=number: usage.get(c, f"req_old_{number}"))
+        row = books.database.read_sync(lambda c, number=number: usage.get_usage_row(c, f"req_old_{number}"))
         assert row is not None
         assert row.ttft_s * SECOND == 3 * SECOND < row.finished_at - row.started_at == 4 * SECOND
     assert expire_all(books) == ["req_old_3"], "what was never settled expires"

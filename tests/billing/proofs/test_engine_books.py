@@ -47,7 +47,7 @@ def note(books: Books, *engines: EngineCount, late_s: float = 0.0) -> None:
 
 
 def minute(books: Books) -> Reconciliation:
-    return books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
+    return books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c)))
 
 
 def made_by(books: Books, **engines: int) -> HoldRequest:

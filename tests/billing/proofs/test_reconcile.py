@@ -143,7 +143,7 @@ def test_a_minute_looks_at_what_came_since_the_last(books: Books) -> None:
     closed_january(books)
     first = books.database.read_sync(reconcile.reconcile_minute)
     assert (first.sound, first.sequence_from) == (True, 0)
-    first = books.database.write_sync(lambda c: reconcile.record(c, first))
+    first = books.database.write_sync(lambda c: reconcile.store_reconciliation(c, first))
     use(books, FEBRUARY)
     unfolded = books.database.read_sync(reconcile.reconcile_minute)
     assert unfolded.sequence_from == unfolded.sequence_to == first.sequence_to
@@ -158,14 +158,14 @@ def test_what_a_minute_found_stands_until_the_whole_is_sound(books: Books) -> No
     assert books.database.read_sync(reconcile.open_findings) == reconcile.OpenFindings(0, 0, None)
     change = f"UPDATE usage SET cost_picos = cost_picos {{}} 1 WHERE request_id = '{ids['r']}'"
     books.database.write_sync(lambda c: past_the_triggers(c, change.format("+")))
-    found = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
+    found = books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c)))
     for _ in range(2):
         assert books.database.read_sync(reconcile.open_findings).imbalances == len(found.imbalances) > 0
-        books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
-    [newest, *_] = books.database.read_sync(reconcile.listing)
+        books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c)))
+    [newest, *_] = books.database.read_sync(reconcile.list_reconciliations)
     assert (newest.kind, newest.imbalances) == ("minute", [])
     books.database.write_sync(lambda c: past_the_triggers(c, change.format("-")))
-    whole = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_all(c)))
+    whole = books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_all(c)))
     assert books.database.read_sync(reconcile.newest_result) == whole
     assert books.database.read_sync(reconcile.open_findings).imbalances == 0
 
@@ -190,7 +190,7 @@ def test_both_sums_are_told_by_currency_and_differ_by_what_is_missing(books: Boo
     for result in books.database.read_sync(results).values():
         [one] = result.sums
         assert one.owed_picos - one.entered_picos == 7
-    kept = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_all(c)))
+    kept = books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_all(c)))
     assert books.database.read_sync(reconcile.newest_result) == kept
 
 
@@ -202,14 +202,14 @@ def test_a_month_must_be_one(sqlite_books: Books) -> None:
 def test_a_lowered_limit_is_no_overshoot(books: Books) -> None:
     budget = books.budget(1000)
     use(books, JANUARY)
-    books.database.write_sync(lambda c: budgets.change(c, budget.id, limit_amount=3))
+    books.database.write_sync(lambda c: budgets.change_budget(c, budget.id, limit_amount=3))
     assert books.database.read_sync(reconcile.reconcile_minute).overshot == []
     books.database.write_sync(lambda c: past_the_triggers(c, "UPDATE budget_windows SET posted = posted + 1"))
     assert len(books.database.read_sync(reconcile.reconcile_minute).overshot) == 1
 
 
 def minute(books: Books) -> Reconciliation:
-    return books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
+    return books.database.write_sync(lambda c: reconcile.store_reconciliation(c, reconcile.reconcile_minute(c)))
 
 
 def test_a_request_that_was_recorded_in_the_month_after_it_ended(books: Books) -> None:

@@ -38,7 +38,7 @@ from engine.compute.quality import (
     read_results,
 )
 from engine.contents.model_digests import model_digest
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.quality import CpuMeasuredModel
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.cpu.weights import CpuModel
@@ -143,7 +143,7 @@ def all_logits(directory: Path, quantize: Quantize, kv_dtype: Kv, ids: torch.Ten
     for row in ids.tolist():
         own = Sequence(0, 0, "r", "m", None, "n", "t", "s", row, 9, Sampling(), frozenset(), 0.0)
         own.pages = list(range(-(-len(row) // info.tokens_per_page)))
-        batch = pack([Chunk(own, 0, len(row), True)], info.tokens_per_page, torch.device("cpu"), F32)
+        batch = pack_step([Chunk(own, 0, len(row), True)], info.tokens_per_page, torch.device("cpu"), F32)
         found.append(decoder.logits(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(row))))
     return torch.stack(found)
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from engine.compute.shared import PAGE_TOKENS, page_size
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.models.config import load_config, parse_config
 from engine.models.cpu_loading import load_weights
-from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
+from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse_engine_config
 from engine.protocol.page_names import Chain
 from engine.scheduler.scheduler import ModelLimits
 from engine.step import Chunk, Sequence
@@ -97,7 +97,7 @@ def logits_of(decoder: Decoder, ids: list[int], stale: tuple[int, float] | None 
             assert isinstance(decoder.kv, PagedKv)
             scales = decoder.kv._scales[1]  # type: ignore[attr-defined] # [pages, tokens, heads]
             scales[3, stale[0] % size, 0] *= stale[1]
-        found = decoder.forward(pack([Chunk(own, start, count, True)], size, CPU, torch.float32), None)
+        found = decoder.forward(pack_step([Chunk(own, start, count, True)], size, CPU, torch.float32), None)
     return found[0]
 
 
@@ -219,5 +219,5 @@ def test_no_page_of_one_layout_is_found_by_another(directory: Path) -> None:
 
 def test_a_name_that_is_no_dtype_of_kv_is_refused() -> None:
     with pytest.raises(EngineConfigError, match="kv_dtype"):
-        parse(b'{"models": [{"name": "m", "kv_dtype": "int4"}]}')
-    assert parse(b'{"models": [{"name": "m"}]}').models[0].kv_dtype == "auto"
+        parse_engine_config(b'{"models": [{"name": "m", "kv_dtype": "int4"}]}')
+    assert parse_engine_config(b'{"models": [{"name": "m"}]}').models[0].kv_dtype == "auto"

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.contents.model_digests import DIGEST_CACHE, model_digest
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import Llama3Scaling, ModelRefused, load_config, parse_config
 from engine.models.cpu_loading import load_weights
@@ -38,7 +38,7 @@ def sequence(ids: list[int], pages: list[int], adapter: str | None = None) -> Se
 
 @torch.inference_mode()
 def run(decoder: Decoder, chunks: list[Chunk]) -> torch.Tensor:
-    return decoder.forward(pack(chunks, decoder.kv.tokens_per_page, CPU, torch.float32), None)
+    return decoder.forward(pack_step(chunks, decoder.kv.tokens_per_page, CPU, torch.float32), None)
 
 
 @pytest.fixture(scope="module", params=oracle.FAMILIES)
@@ -78,7 +78,7 @@ def test_a_mixed_batch_is_each_sequence_alone(family: tuple[Path, Any]) -> None:
     before = [0, 1, 7, 8, 30, 129, 149, 0, 30]  # computed in the step before
     run(decoder, [Chunk(s, 0, n, True) for s, n in zip(sequences, before, strict=True) if n])
     chunks = [Chunk(s, n, len(s.prompt_ids) - n, True) for s, n in zip(sequences, before, strict=True)]
-    batch = pack(chunks[::-1], 8, CPU, torch.float32)
+    batch = pack_step(chunks[::-1], 8, CPU, torch.float32)
     with torch.inference_mode():
         found = decoder.forward(batch, None)
     assert [chunk.count for chunk in batch.chunks][:7] == [1] * 7
@@ -109,7 +109,7 @@ def test_pages_are_shared_by_decodes_of_like_length_only() -> None:
     def decode(tokens: int) -> Chunk:
         return Chunk(sequence([1] * tokens, list(range(tokens))), tokens - 1, 1, True)
 
-    batch = pack([decode(n) for n in (200, 3, 9, 120, 16, 1000)], 8, CPU, torch.float32)
+    batch = pack_step([decode(n) for n in (200, 3, 9, 120, 16, 1000)], 8, CPU, torch.float32)
     assert [(span.start, span.stop, span.keys) for span in batch.spans] == [(0, 4, 120), (4, 5, 200), (5, 6, 1000)]
     assert [chunk.start + 1 for chunk in batch.chunks] == [3, 9, 120, 16, 200, 1000]
     assert batch.spans[1].mask is None  # one sequence sees all its keys
@@ -123,7 +123,7 @@ def test_a_page_entered_anew_is_cleared_unless_it_is_filled_at_once() -> None:
     own = sequence([1] * 64, [10, 11, 12, 13])
 
     def fresh(start: int, count: int) -> list[int]:
-        return pack([Chunk(own, start, count, True)], 16, CPU, torch.float32).fresh_pages.tolist()
+        return pack_step([Chunk(own, start, count, True)], 16, CPU, torch.float32).fresh_pages.tolist()
 
     assert fresh(0, 16) == fresh(0, 64) == fresh(5, 3) == fresh(15, 1) == []
     assert fresh(0, 1) == fresh(0, 15) == [10]

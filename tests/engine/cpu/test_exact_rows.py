@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from adapters.device.layer import LoraBatch, cpu_threads
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import EXACT_ROWS, Decoder, PagedKv
 from engine.cpu.runner import build_runner
 from engine.models.config import load_config
@@ -81,7 +81,7 @@ class Rows:
         own = [sequence(prompt, place) for place, prompt in enumerate(self.prompts)]
         for step in steps:
             chunks = [Chunk(own[place], own[place].computed, count, True) for place, count in step]
-            decoder.forward(pack(chunks, SIZE, CPU, torch.float32, exact=exact), None)
+            decoder.forward(pack_step(chunks, SIZE, CPU, torch.float32, exact=exact), None)
             for chunk in chunks:
                 chunk.sequence.computed += chunk.count
         assert all(one.computed == len(one.prompt_ids) for one in own)
@@ -145,7 +145,7 @@ def test_rows_of_adapters_are_the_same_bits(tmp_path: Path) -> None:
         decoder.kv.clear(used)
         for step in steps:
             chunks = [Chunk(own[place], own[place].computed, count, False) for place, count in step]
-            batch = pack(chunks, size, CPU, torch.float32, exact=decoder.exact)
+            batch = pack_step(chunks, size, CPU, torch.float32, exact=decoder.exact)
             runs = [(chunk.sequence.adapter, chunk.count) for chunk in batch.chunks]
             decoder.forward(batch, LoraBatch(runner.adapters, runs, CPU, rows_per_product=EXACT_ROWS))
             for chunk in chunks:

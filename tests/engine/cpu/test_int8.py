@@ -13,7 +13,7 @@ import torch
 
 import engine.cpu.weights
 import engine.models.cpu_loading
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.cpu.weights import CpuModel
@@ -207,7 +207,7 @@ def all_logits(runner: TorchRunner, ids: list[int]) -> torch.Tensor:
     decoder, info = runner.weights.decoder("m"), runner.models["m"]
     own = Sequence(0, 0, "r", "m", None, "n", "t", "s", ids, 9, Sampling(), frozenset(), 0.0)
     own.pages = list(range(-(-len(ids) // info.tokens_per_page)))
-    batch = pack([Chunk(own, 0, len(ids), True)], info.tokens_per_page, CPU, decoder.dtype)
+    batch = pack_step([Chunk(own, 0, len(ids), True)], info.tokens_per_page, CPU, decoder.dtype)
     return decoder.logits(decoder.run_layers(decoder.embed(batch), batch, None), torch.arange(len(ids)))
 
 

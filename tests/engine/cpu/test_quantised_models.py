@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import engine.cpu.weights
 import engine.models.cpu_loading
 from adapters.device.layer import LoraBatch
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.models.config import ModelRefused
 from engine.models.linear import CpuProduct, Int8Linear
@@ -239,7 +239,7 @@ def record(runner: TorchRunner, model: str, digest: str, ids: list[int]) -> Reco
     decoder, info = runner.weights.decoder(model), runner.models[model]
     own = Sequence(0, 0, "r", model, digest, "n", "t", "s", ids, 9, Sampling(), frozenset(), 0.0)
     own.pages = list(range(-(-len(ids) // info.tokens_per_page)))
-    batch = pack([Chunk(own, 0, len(ids), True)], info.tokens_per_page, torch.device("cpu"), decoder.dtype)
+    batch = pack_step([Chunk(own, 0, len(ids), True)], info.tokens_per_page, torch.device("cpu"), decoder.dtype)
     recorder = Recorder(LoraBatch(runner.adapters, [(digest, len(ids))]))
     decoder.forward(batch, recorder)
     return recorder

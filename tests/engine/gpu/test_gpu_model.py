@@ -14,7 +14,7 @@ import engine.gpu.draws
 import engine.gpu.runner
 from engine.compute.masks import mask_words
 from engine.compute.penalties import Draw, penalize
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
@@ -143,7 +143,7 @@ def greedy_on_the_cpu(directory: Path, prompt: list[int], new: int, kv: str) -> 
     own = request(prompt, list(range(8)))
     while len(own.output_ids) < new:
         chunk = Chunk(own, own.computed, own.token_count() - own.computed, True)
-        logits = decoder.forward(pack([chunk], decoder.kv.tokens_per_page, CPU, torch.float32), None)
+        logits = decoder.forward(pack_step([chunk], decoder.kv.tokens_per_page, CPU, torch.float32), None)
         own.computed += chunk.count
         own.output_ids.append(int(logits[0].argmax()))
     return own.output_ids

@@ -26,7 +26,7 @@ from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from engine.compute.shared import page_size
-from engine.cpu.batch import pack
+from engine.cpu.batch import pack_step
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.gpu.draw_state import DrawState
 from engine.gpu.lora import LoraDeltas
@@ -174,7 +174,7 @@ class Dequantised:
 
     @torch.inference_mode()
     def logits(self, chunk: Chunk) -> torch.Tensor:
-        batch = pack([chunk], self.decoder.kv.tokens_per_page, CPU, torch.float32)
+        batch = pack_step([chunk], self.decoder.kv.tokens_per_page, CPU, torch.float32)
         lora = LoraBatch(self.pool, [(chunk.sequence.adapter, chunk.count)], CPU)
         return self.decoder.forward(batch, lora if lora else None)[0]
 

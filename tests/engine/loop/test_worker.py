@@ -24,7 +24,7 @@ from engine.loop.model_changes import MODELS_MAX
 from engine.loop.unsettled import UnrecordedAttempt, UnrecordedRequests
 from engine.loop.worker import MESSAGE_CHARS_MAX
 from engine.protocol.codec import FRAME_BYTES_MAX, encode
-from engine.protocol.config import EngineConfigError, parse
+from engine.protocol.config import EngineConfigError, parse_engine_config
 from engine.protocol.frames import (
     Abort,
     AdapterState,
@@ -703,7 +703,7 @@ MODELS: dict[str, Any] = {"models": [{"name": "m"}]}
 )
 def test_a_bad_configuration_is_refused_by_name(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(EngineConfigError, match=reason):
-        parse(json.dumps(config).encode())
+        parse_engine_config(json.dumps(config).encode())
 
 
 def test_a_bad_configuration_stops_the_start(tmp_path: Path) -> None:

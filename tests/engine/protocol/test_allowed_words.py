@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta
 
 from engine.protocol.allowed_words import explain_wrong_word, name_allowed_words
-from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
+from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse_engine_config
 
 
 class Inner(msgspec.Struct):
@@ -68,4 +68,4 @@ def test_the_formats_of_a_model_are_named(field: str, choices: str) -> None:
         == f"; it must be {choices}"
     )
     with pytest.raises(EngineConfigError, match=rf"'int3' - at `\$\.models\[0\]\.{field}`; it must be {choices}$"):
-        parse(f'{{"models": [{{"name": "m", "{field}": "int3"}}]}}'.encode())
+        parse_engine_config(f'{{"models": [{{"name": "m", "{field}": "int3"}}]}}'.encode())

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.protocol.codec import FrameReader, decode_from_engine, decode_to_engine, encode
-from engine.protocol.config import EngineConfigError, QualityLimits, parse
+from engine.protocol.config import EngineConfigError, QualityLimits, parse_engine_config
 from engine.protocol.frames import LoadModel, ModelInfo, Models
 from engine.protocol.quality import ModelQuality, find_quality_fault
 
@@ -58,8 +58,8 @@ def test_a_load_of_a_gateway_without_formats_is_read() -> None:
 
 def test_the_limits_are_read_from_the_section() -> None:
     models = '"models": [{"name": "m", "quantize": "fp8", "kv_dtype": "fp8"}]'
-    read = parse(f'{{{models}, "quality": {{"top1_min": 0.99}}}}'.encode())
+    read = parse_engine_config(f'{{{models}, "quality": {{"top1_min": 0.99}}}}'.encode())
     assert read.quality == QualityLimits(top1_min=0.99)
     assert (read.models[0].quantize, read.models[0].kv_dtype) == ("fp8", "fp8")
     with pytest.raises(EngineConfigError, match=r"top1_min"):
-        parse(f'{{{models}, "quality": {{"top1_min": 1.5}}}}'.encode())
+        parse_engine_config(f'{{{models}, "quality": {{"top1_min": 1.5}}}}'.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.protocol.config import EngineConfigError, check_step_tokens, parse
+from engine.protocol.config import EngineConfigError, check_step_tokens, parse_engine_config
 
 
 def test_limits_that_fill_the_step_have_no_fault() -> None:
@@ -25,4 +25,4 @@ def test_a_fault_names_the_setting_and_its_limit(limits: tuple[int, int, int], f
 def test_the_engine_configuration_is_refused_with_the_same_sentence() -> None:
     text = b'{"models": [{"name": "a"}], "sequences_max": 37, "step_tokens_max": 100}'
     with pytest.raises(EngineConfigError, match="sequences_max is 37; its limit is step_tokens_max - prefill_tok"):
-        parse(text)
+        parse_engine_config(text)

@@ -85,7 +85,7 @@ def test_a_suspended_tenant_is_out(stack: Stack) -> None:
 
 
 def test_an_admin_key_makes_no_tokens(stack: Stack) -> None:
-    made = stack.write(lambda c: keys.create(c, tenant_id=None, name="root", kind="admin"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="root", kind="admin"))
     answer = post(stack, made.secret)
     assert answer.status_code == 403
     assert answer.json()["error"]["type"] == "permission_error"
@@ -95,7 +95,7 @@ def test_an_admin_key_makes_no_tokens(stack: Stack) -> None:
 def test_options_of_every_route_names_its_methods(stack: Stack) -> None:
     """Without a key too: the public description of the API has the same methods."""
     live = stack.headers("acme")
-    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="r", kind="admin", role="read_only"))
+    admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="r", kind="admin", role="read_only"))
     methods: dict[str, set[str]] = {}
     for route in served_routes():
         if not route.path.startswith("/console"):
@@ -144,7 +144,7 @@ def test_adapters_come_and_go_while_it_runs(stack: Stack) -> None:
 
     def remove(connection: sa.Connection) -> None:
         revision.bump(connection)
-        adapters.remove(connection, row.id)
+        adapters.remove_adapter_and_versions(connection, row.id)
 
     stack.write(remove)
     eventually(lambda: stack.chat(model="late").status_code == 404)
@@ -233,7 +233,7 @@ def test_a_budget_of_tokens_clamps_and_then_refuses(stack: Stack) -> None:
         stack.request_line(stack.chat().headers["x-request-id"])
         asked = [line for line in stack.log_lines("request") if line.get("key") == made.key.id]
         assert len(asked) == 4, "it was not tried again"
-    assert stack.read(lambda c: [state.held for state in budgets.states(c, scope_id=made.key.id)]) == [0]
+    assert stack.read(lambda c: [state.held for state in budgets.list_budget_states(c, scope_id=made.key.id)]) == [0]
 
 
 async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:
@@ -245,7 +245,7 @@ async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:
         asked = [client.post("/v1/chat/completions", json=body(stream=number % 2 == 0)) for number in range(64)]
         answers = await asyncio.gather(*asked)
     assert sorted(answer.status_code for answer in answers) == [200] * 10 + [429] * 54
-    [state] = stack.read(lambda c: budgets.states(c, scope_id=made.key.id))
+    [state] = stack.read(lambda c: budgets.list_budget_states(c, scope_id=made.key.id))
     assert (state.used, state.held, state.left) == (budget.limit_amount, 0, 0)
 
 

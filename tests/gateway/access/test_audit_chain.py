@@ -24,11 +24,11 @@ SIGNER = CheckpointSigner(ServerSecrets(b"s" * 32))
 def write_lines(database: Database, count: int, **fields: object) -> None:
     for number in range(count):
         values = {"actor": "cli:me", "action": "key.create", "object_id": f"key_{number}", "after": {"name": "n"}}
-        database.write_sync(lambda c, values=values: audit_log.record(c, **(values | fields)))
+        database.write_sync(lambda c, values=values: audit_log.add_audit_line(c, **(values | fields)))
 
 
 def verified(database: Database, *more: audit_chain.AuditCheckpoint) -> VerifiedChain:
-    return database.read_sync(lambda c: audit_chain.verify(c, SIGNER.known, more))
+    return database.read_sync(lambda c: audit_chain.verify_chain(c, SIGNER.known, more))
 
 
 def checkpoint(database: Database) -> audit_chain.AuditCheckpoint:
@@ -163,7 +163,7 @@ def test_after_a_rotation_of_the_secret_old_checkpoints_still_count(database: Da
     rotated = CheckpointSigner(ServerSecrets(b"t" * 32))
     write_lines(database, 1)
     database.write_sync(lambda c: audit_chain.make_checkpoint(c, rotated, at_once=True))
-    found = database.read_sync(lambda c: audit_chain.verify(c, rotated.known))
+    found = database.read_sync(lambda c: audit_chain.verify_chain(c, rotated.known))
     assert (found.finding, found.checkpoints, found.foreign) == (None, 3, 2)
 
 

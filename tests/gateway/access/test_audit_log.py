@@ -39,7 +39,7 @@ from gateway.admin.refusals import ActorKeyEnded
 from gateway.admin.writes import Actor, Writes
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import ModelChange
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.fleet.roster import LOCAL_ENGINE
 from gateway.limits.overrides import LimitsChange
 from support.gateway.adapter_uploads import files_of
@@ -203,7 +203,7 @@ def thing(answer: Any) -> Any:
 @pytest.fixture
 def administration(tmp_path: Any) -> Administration:
     toml = f'[[models]]\nname = "{MODEL}"\npath = "model"\n'
-    return Administration(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
+    return Administration(parse_gateway_config(toml.encode(), tmp_path, "test", {}), ACTOR)
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
@@ -236,7 +236,7 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
 
     tenant_id, old = database.write_sync(write)
     made = database.write_sync(lambda c: administration.keys.rotate(c, old, overlap_s=60))
-    [budget] = database.read_sync(lambda c: budgets.listing(c, tenant_id=tenant_id))
+    [budget] = database.read_sync(lambda c: budgets.list_budgets(c, tenant_id=tenant_id))
     assert (budget.scope_id, budget.limit_amount) == (made.key.id, 100)
     [line] = [line for line in lines(database) if line.action == "budget.move"]
     assert (line.before["scope_id"], line.after["scope_id"]) == (old, made.key.id)
@@ -244,7 +244,7 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
 
 def lines(database: Database, **which: Any) -> list[audit_log.AuditLine]:
     """Oldest first."""
-    return database.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter(**which), limit=500))[::-1]
+    return database.read_sync(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(**which), limit=500))[::-1]
 
 
 def test_every_administrative_write_has_its_line(database: Database, administration: Administration) -> None:
@@ -377,10 +377,10 @@ NOT_WRITTEN_HERE = {
 
 
 def test_every_write_over_http_has_its_line(stack: Stack) -> None:
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="audited", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     # Of a tenant that nobody else's test counts with: what it uses from now on is of that month.
-    later = stack.write(lambda c: tenants.create(c, slug="of-2031", name="Of 2031", tier="batch")).id
+    later = stack.write(lambda c: tenants.create_tenant(c, slug="of-2031", name="Of 2031", tier="batch")).id
     stack.write(lambda c: periods.ensure(c, {later: (IN_2031, IN_2031)}, IN_2031))
     ignored = shutil.ignore_patterns("*.safetensors")
     shutil.copytree(stack.model_dir, stack.config.models_dir / "audited", ignore=ignored)

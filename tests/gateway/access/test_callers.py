@@ -35,8 +35,8 @@ def database(sqlite_database: Database) -> Database:
 def make_key(database: Database, tier: str = "premium", **fields: object) -> keys.MadeKey:
     def run(connection: sa.Connection) -> keys.MadeKey:
         slug = f"t{keys.make_secret('live')[8:16].lower()}"
-        tenant = tenants.create(connection, slug=slug, name="T", tier=tier)
-        return keys.create(connection, tenant_id=tenant.id, name="k", **fields)  # type: ignore[arg-type]
+        tenant = tenants.create_tenant(connection, slug=slug, name="T", tier=tier)
+        return keys.create_key(connection, tenant_id=tenant.id, name="k", **fields)  # type: ignore[arg-type]
 
     return database.write_sync(run)
 
@@ -64,8 +64,10 @@ async def test_who_is_limited_and_how(database: Database) -> None:
 
     def run(connection: sa.Connection) -> None:
         of_key, of_tenant = LimitsChange(concurrency=7), LimitsChange(requests_per_minute=8, tokens_per_minute=9)
-        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
-        overrides.change(connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant)
+        overrides.change_own_limits(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
+        overrides.change_own_limits(
+            connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant
+        )
 
     database.write_sync(run)
     callers.clear()
@@ -163,7 +165,7 @@ async def test_last_use_is_written(database: Database) -> None:
     callers = Callers(database, TIERS, LIMITS, wall_clock=lambda: 1_900_000_000.9)
     await callers.identify(bearer(made))
     await callers.flush_used()
-    key = database.read_sync(lambda c: keys.get(c, made.key.id))
+    key = database.read_sync(lambda c: keys.get_key(c, made.key.id))
     assert key is not None
     assert key.last_used_at == 1_900_000_000
 
@@ -257,7 +259,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
     begun = asyncio.Event()
 
     async def changed(_: object) -> None:
-        number = await database.read(revision.read)
+        number = await database.read(revision.read_revision)
         begun.set()
         await asyncio.sleep(0 if seen else 0.2)
         seen.append(number)
@@ -269,7 +271,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
     await watch.poll_revision()
     await first
     assert seen == sorted(seen)
-    assert seen[-1] == watch.revision == database.read_sync(revision.read)
+    assert seen[-1] == watch.revision == database.read_sync(revision.read_revision)
 
 
 async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:

@@ -19,7 +19,7 @@ HOUR = 3600
 def admin_key(stack: Stack, role: Role, expires_at: int | None = None) -> keys.MadeKey:
     tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
     return stack.write(
-        lambda c: keys.create(c, tenant_id=tenant_id, name="a", kind="admin", role=role, expires_at=expires_at)
+        lambda c: keys.create_key(c, tenant_id=tenant_id, name="a", kind="admin", role=role, expires_at=expires_at)
     )
 
 
@@ -45,7 +45,7 @@ def test_a_key_that_ends_makes_none_that_does_not(stack: Stack, role: Role) -> N
     made = ask(stack, by, "", name="b", kind="admin", role=role, expires_at=ends)
     assert made.status_code == 201, made.text
     assert_outlives(ask(stack, by, f"/{other.key.id}/rotate", overlap_s=0), ends)
-    assert stack.read(lambda c: keys.get(c, other.key.id).rotated_to) is None  # type: ignore[union-attr]
+    assert stack.read(lambda c: keys.get_key(c, other.key.id).rotated_to) is None  # type: ignore[union-attr]
     assert ask(stack, by, f"/{made.json()['id']}/rotate", overlap_s=0).status_code == 201
     # Keys for inference are exempt: they have no administrative rights.
     if role != "operator":

@@ -247,12 +247,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
 
 def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     tenant_id, key_id = stack.tenants[slug], stack.key_ids[slug]
-    audit_log.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
-    tenants.update(connection, tenant_id, store_responses_s=3600)
-    keys.update(connection, key_id, tags={"team": f"team of {slug}"})
-    webhooks.create(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
+    audit_log.add_audit_line(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
+    tenants.update_tenant(connection, tenant_id, store_responses_s=3600)
+    keys.update_key(connection, key_id, tags={"team": f"team of {slug}"})
+    webhooks.create_webhook(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
     for scope, scope_id in (("tenant", tenant_id), ("key", key_id)):
-        budgets.create(
+        budgets.create_budget(
             connection,
             tenant_id=tenant_id,
             scope=scope,  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
             kind="soft",
             thresholds=(1,),
         )
-    budgets.create(
+    budgets.create_budget(
         connection,
         tenant_id=tenant_id,
         scope="tenant",
@@ -275,7 +275,7 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     )
     person = Identity(issuer="https://sso", subject=slug, name=slug, email=None, groups=())
     people.sign_in(connection, person, Grant("tenant_admin", tenant_id), "req_0")
-    overrides.change(
+    overrides.change_own_limits(
         connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=LimitsChange(concurrency=9)
     )
 
@@ -296,7 +296,7 @@ def bill(connection: sa.Connection, tenant_id: str, files: tuple[tuple[str, str]
     connection.execute(sa.insert(connector_hours).values(**pushed, part=1, attempts=0, next_attempt_at=0))
     for kind, format_ in files:
         spec = ExportSpec(kind=kind, format=format_, month=first.month, tenant_id=tenant_id)  # type: ignore[arg-type]
-        jobs.create(connection, spec, actor="test")
+        jobs.queue_export(connection, spec, actor="test")
 
 
 @pytest.fixture(scope="module")
@@ -366,7 +366,7 @@ def test_what_is_everybodys_names_nobody(served: Stack, marks: dict[str, set[str
 
 
 def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks: dict[str, set[str]]) -> None:
-    operator = served.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    operator = served.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     for path, query in OF_A_TENANT.items():
         answer = ask(served, operator, "GET", path, **query)
         assert answer.status_code == 200, (path, answer.text)
@@ -413,7 +413,7 @@ def admin(served: Stack) -> str:
     """The key of an admin of the tenant that looks."""
     tenant_id = served.tenants[OURS]
     return served.write(
-        lambda c: keys.create(c, tenant_id=tenant_id, name="admin", kind="admin", role="tenant_admin")
+        lambda c: keys.create_key(c, tenant_id=tenant_id, name="admin", kind="admin", role="tenant_admin")
     ).secret
 
 
@@ -466,7 +466,9 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
 
 
 def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -> None:
-    before = served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS])))
+    before = served.read(
+        lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS]))
+    )
     for path, sent in NAMES_A_TENANT.items():
         theirs, absent = (
             ask(served, admin, "POST", f"/v1/admin/{path}", sent | {"tenant": one}) for one in (THEIRS, ABSENT)
@@ -485,12 +487,13 @@ def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -
     assert [answer.status_code for answer in shared] == [404, 404]
     assert shared[0].text.replace(THEIRS, ABSENT) == shared[1].text
     assert (
-        served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS]))) == before
+        served.read(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS])))
+        == before
     )
 
 
 def test_a_tenants_files_hold_nothing_of_another(served: Stack, marks: dict[str, set[str]]) -> None:
-    operator = served.write(lambda c: keys.create(c, tenant_id=None, name="files", kind="admin")).secret
+    operator = served.write(lambda c: keys.create_key(c, tenant_id=None, name="files", kind="admin")).secret
 
     def listed() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = ask(served, operator, "GET", "/v1/admin/exports", tenant=OURS).json()["data"]

@@ -33,12 +33,12 @@ def test_keys_by_status_project_kind_and_role(database: Database) -> None:
     mark = f"f{time.monotonic_ns():x}"  # the database is other tests' too
 
     def make(connection: sa.Connection) -> tuple[dict[str, str], str, str]:
-        tenant = tenants.create(connection, slug=mark, name="f", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=mark, name="f", tier="batch")
         other = tenants.create_project(connection, tenant_id=tenant.id, name="other").id
         now = clock.database_now(connection) // clock.SECOND
 
         def key(name: str, **more: object) -> str:
-            return keys.create(connection, tenant_id=tenant.id, name=f"{name} {mark}", **more).key.id  # type: ignore[arg-type]
+            return keys.create_key(connection, tenant_id=tenant.id, name=f"{name} {mark}", **more).key.id  # type: ignore[arg-type]
 
         made = {
             "for ever": key("for ever"),
@@ -46,7 +46,7 @@ def test_keys_by_status_project_kind_and_role(database: Database) -> None:
             "in time": key("in time", expires_at=now + keys.EXPIRING_S + 3600, kind="test"),
             "ended": key("ended", expires_at=now + 60),
             "revoked": key("revoked", expires_at=now + 3600),
-            "ruler": keys.create(connection, tenant_id=None, name=mark, kind="admin", role="finance").key.id,
+            "ruler": keys.create_key(connection, tenant_id=None, name=mark, kind="admin", role="finance").key.id,
         }
         past = sa.update(tables.keys).where(tables.keys.c.id == made["ended"])
         connection.execute(past.values(expires_at=(now - 1) * clock.SECOND))
@@ -60,7 +60,7 @@ def test_keys_by_status_project_kind_and_role(database: Database) -> None:
         asked = ListQuery(sort="name", search=mark, limit=50)
         return {
             names[key.id]
-            for key in database.read_sync(lambda c: keys.found(c, asked, **filters)).items  # type: ignore[arg-type]
+            for key in database.read_sync(lambda c: keys.query_keys(c, asked, **filters)).items  # type: ignore[arg-type]
         }
 
     assert found() == set(made)

@@ -17,7 +17,7 @@ from gateway.access import keys
 from gateway.access.callers import Caller
 from gateway.catalog.registry import Registry, ServedName
 from gateway.catalog.router import Router
-from gateway.config.file import ConfigError, parse
+from gateway.config.file import ConfigError, parse_gateway_config
 from gateway.config.networks import checked_networks, is_in, parse_address, parse_networks
 from gateway.errors import ModelNotFound
 from gateway.http.client_address import client_address
@@ -96,13 +96,13 @@ def test_a_changed_list_applies_to_the_next_requests(behind_proxies: Stack) -> N
     stack = behind_proxies
     made = stack.new_key("acme", models=["acme-style"])
     assert ask(stack, made.secret, MODEL).status_code == 404
-    stack.write(lambda c: keys.update(c, made.key.id, models=[MODEL]))
+    stack.write(lambda c: keys.update_key(c, made.key.id, models=[MODEL]))
     stack.known()
     assert listed(stack, made.secret) == [MODEL]
     rotated = stack.write(lambda c: keys.rotate(c, made.key.id, overlap_s=0))
     assert rotated.key.models == [MODEL]
     assert ask(stack, rotated.secret, "acme-style").status_code == 404
-    stack.write(lambda c: keys.update(c, rotated.key.id, models=None))
+    stack.write(lambda c: keys.update_key(c, rotated.key.id, models=None))
     stack.known()
     assert ask(stack, rotated.secret, "acme-style").status_code == 200
 
@@ -134,7 +134,7 @@ def test_fallbacks_are_the_lists_too_and_an_alias_covers_its_own() -> None:
         '[[models]]\nname = "small"\n[[models]]\nname = "spare"\n'
         '[[aliases]]\nname = "both"\nmodels = [{ model = "large" }]\nfallbacks = ["small"]\n'
     )
-    config, none = parse(toml.encode(), Path(), "test", {}), cast(Database, None)
+    config, none = parse_gateway_config(toml.encode(), Path(), "test", {}), cast(Database, None)
     registry = Registry(none)
     large = msgspec.structs.replace(model("large"), fallbacks=("small", "spare"))
     registry.serve([ServedName(one, 0) for one in (large, model("small"), model("spare"))])
@@ -192,7 +192,7 @@ def test_a_key_is_used_from_its_networks_alone(behind_proxies: Stack) -> None:
 def test_a_tenants_networks_bind_all_its_keys(behind_proxies: Stack) -> None:
     stack = behind_proxies
     own = stack.new_key("initech", allowed_ips=["203.0.113.7"]).secret
-    stack.write(lambda c: tenants.update(c, stack.tenants["initech"], allowed_ips=["203.0.113.0/24"]))
+    stack.write(lambda c: tenants.update_tenant(c, stack.tenants["initech"], allowed_ips=["203.0.113.0/24"]))
     stack.known()
     asked = [(stack.keys["initech"], "203.0.113.9"), (own, "203.0.113.9"), (own, "203.0.113.7"), (own, "127.0.0.1")]
     assert [ask(stack, secret, MODEL, address).status_code for secret, address in asked] == [200, 403, 200, 403]
@@ -202,7 +202,7 @@ def test_a_tenants_networks_bind_all_its_keys(behind_proxies: Stack) -> None:
 def test_an_admin_key_and_its_sessions_are_bound_too(behind_proxies: Stack) -> None:
     stack = behind_proxies
     made = stack.write(
-        lambda c: keys.create(c, tenant_id=None, name="office", kind="admin", allowed_ips=["203.0.113.7"])
+        lambda c: keys.create_key(c, tenant_id=None, name="office", kind="admin", allowed_ips=["203.0.113.7"])
     )
     with httpx.Client(base_url=stack.url, headers={"X-Forwarded-For": "203.0.113.7"}) as browser:
         elsewhere = {"X-Forwarded-For": "192.0.2.1"}
@@ -268,8 +268,8 @@ def test_lists_that_are_refused(texts: list[str], says: str) -> None:
 
 def test_settings_and_names_that_are_refused(database: Database) -> None:
     with pytest.raises(ConfigError, match="trusted_proxies: 'proxy' is no network"):
-        parse(b'[gateway]\ntrusted_proxies = ["proxy"]\n', Path(), "test", {})
-    tenant = database.write_sync(lambda c: tenants.create(c, slug="acme", name="Acme", tier="premium"))
+        parse_gateway_config(b'[gateway]\ntrusted_proxies = ["proxy"]\n', Path(), "test", {})
+    tenant = database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="premium"))
     for fields, says in (
         ({"models": []}, "models: a list of models has 1 to 100"),
         ({"models": ["a"] * 101}, "models: a list of models has 1 to 100"),
@@ -277,13 +277,13 @@ def test_settings_and_names_that_are_refused(database: Database) -> None:
         ({"allowed_ips": ["nowhere"]}, "allowed_ips: 'nowhere' is no network"),
     ):
         with pytest.raises(InvalidValue) as refused:
-            database.write_sync(lambda c, f=fields: keys.create(c, tenant_id=tenant.id, name="k", **f))
+            database.write_sync(lambda c, f=fields: keys.create_key(c, tenant_id=tenant.id, name="k", **f))
         assert f"{refused.value.param}: {refused.value}".startswith(says), refused.value
     with pytest.raises(InvalidValue):
-        database.write_sync(lambda c: keys.create(c, tenant_id=None, name="k", kind="admin", models=["a"]))
+        database.write_sync(lambda c: keys.create_key(c, tenant_id=None, name="k", kind="admin", models=["a"]))
     made = database.write_sync(
-        lambda c: keys.create(c, tenant_id=tenant.id, name="k", models=["b", "a", "b"], allowed_ips=["192.0.2.1"])
+        lambda c: keys.create_key(c, tenant_id=tenant.id, name="k", models=["b", "a", "b"], allowed_ips=["192.0.2.1"])
     )
     assert (made.key.models, made.key.allowed_ips) == (["b", "a"], ["192.0.2.1/32"])
-    opened = database.write_sync(lambda c: keys.update(c, made.key.id, models=None, allowed_ips=None))
+    opened = database.write_sync(lambda c: keys.update_key(c, made.key.id, models=None, allowed_ips=None))
     assert (opened.models, opened.allowed_ips) == (None, None)

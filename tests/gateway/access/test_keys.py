@@ -20,7 +20,7 @@ from gateway.tables import keys as table
 
 @pytest.fixture
 def tenant(database: Database) -> str:
-    return database.write_sync(lambda c: tenants.create(c, slug="acme", name="Acme", tier="premium")).id
+    return database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="premium")).id
 
 
 @pytest.mark.parametrize("kind", keys.KINDS)
@@ -58,7 +58,7 @@ def test_what_is_no_key(text: str) -> None:
 
 
 def test_the_secret_is_not_in_the_database(database: Database, tenant: str) -> None:
-    made = database.write_sync(lambda c: keys.create(c, tenant_id=tenant, name="one"))
+    made = database.write_sync(lambda c: keys.create_key(c, tenant_id=tenant, name="one"))
     row = database.read_sync(lambda c: c.execute(sa.select(table)).one())
     assert row.hash == hashlib.sha256(made.secret.encode()).hexdigest()
     assert made.secret not in str(row)
@@ -69,26 +69,26 @@ def test_the_secret_is_not_in_the_database(database: Database, tenant: str) -> N
 
 
 def test_every_change_moves_the_revision(database: Database, tenant: str) -> None:
-    seen = [database.read_sync(revision.read)]
-    first = database.write_sync(lambda c: keys.create(c, tenant_id=tenant, name="one"))
-    seen.append(database.read_sync(revision.read))
+    seen = [database.read_sync(revision.read_revision)]
+    first = database.write_sync(lambda c: keys.create_key(c, tenant_id=tenant, name="one"))
+    seen.append(database.read_sync(revision.read_revision))
     second = database.write_sync(lambda c: keys.rotate(c, first.key.id, overlap_s=60))
-    seen.append(database.read_sync(revision.read))
+    seen.append(database.read_sync(revision.read_revision))
     database.write_sync(lambda c: keys.revoke(c, second.key.id))
-    seen.append(database.read_sync(revision.read))
+    seen.append(database.read_sync(revision.read_revision))
     assert seen == sorted(set(seen))
     database.write_sync(lambda c: keys.mark_used(c, {first.key.id: 5}))
-    assert database.read_sync(revision.read) == seen[-1]
+    assert database.read_sync(revision.read_revision) == seen[-1]
     assert [key.last_used_at for key in database.read_sync(lambda c: keys.list_keys(c, tenant))] == [5, None]
 
 
 def test_rotation_overlaps_and_happens_once(database: Database, tenant: str) -> None:
     old = database.write_sync(
-        lambda c: keys.create(c, tenant_id=tenant, name="one", tier="batch", default_max_tokens=7)
+        lambda c: keys.create_key(c, tenant_id=tenant, name="one", tier="batch", default_max_tokens=7)
     ).key
     new = database.write_sync(lambda c: keys.rotate(c, old.id, overlap_s=3600)).key
     assert (new.name, new.tier, new.default_max_tokens, new.expires_at) == ("one", "batch", 7, None)
-    changed = database.read_sync(lambda c: keys.get(c, old.id))
+    changed = database.read_sync(lambda c: keys.get_key(c, old.id))
     assert changed is not None
     assert changed.rotated_to == new.id
     assert changed.expires_at == pytest.approx(time.time() + 3600, abs=60)
@@ -111,11 +111,11 @@ def test_rotation_overlaps_and_happens_once(database: Database, tenant: str) -> 
 )
 def test_what_is_refused(fields: dict[str, object], why: str) -> None:
     with sa.create_engine("sqlite://").connect() as empty, pytest.raises((keys.KeyRefused, InvalidValue), match=why):
-        keys.create(empty, **{"tenant_id": "ten_1", **fields})  # type: ignore[arg-type]
+        keys.create_key(empty, **{"tenant_id": "ten_1", **fields})  # type: ignore[arg-type]
 
 
 def test_an_operators_key_needs_no_tenant(database: Database, tenant: str) -> None:
-    made = database.write_sync(lambda c: keys.create(c, tenant_id=None, name="root", kind="admin"))
+    made = database.write_sync(lambda c: keys.create_key(c, tenant_id=None, name="root", kind="admin"))
     assert made.secret.startswith("lw_admin_")
     assert made.key.scopes == ["admin"]
-    assert database.read_sync(lambda c: keys.get(c, "key_none")) is None
+    assert database.read_sync(lambda c: keys.get_key(c, "key_none")) is None

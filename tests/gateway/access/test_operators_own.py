@@ -26,13 +26,13 @@ def own_stack(make_stack: Callable[..., Stack]) -> Stack:
 
 def client_of(stack: Stack, role: keys.Role, tenant: str | None = None) -> httpx.Client:
     tenant_id = None if tenant is None else stack.tenants[tenant]
-    key = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
+    key = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
     return httpx.Client(base_url=f"{stack.url}/v1/admin", headers={"Authorization": f"Bearer {key.secret}"}, timeout=30)
 
 
 def told_in_vain(connection: sa.Connection, tenant_id: str) -> dict[str | None, str]:
     """An alert of the tenant that neither its own webhook nor the operator's could be told of; their ids by whose."""
-    budget = budgets.create(
+    budget = budgets.create_budget(
         connection,
         tenant_id=tenant_id,
         scope="tenant",
@@ -48,7 +48,7 @@ def told_in_vain(connection: sa.Connection, tenant_id: str) -> dict[str | None, 
     connection.execute(sa.insert(tables.alerts).values(alert))
     found = {}
     for owner in (tenant_id, None):
-        made = webhooks.create(connection, url="https://hooks.inner/x", tenant_id=owner)
+        made = webhooks.create_webhook(connection, url="https://hooks.inner/x", tenant_id=owner)
         found[owner] = made.webhook.id
         delivery = {"alert_id": "alr_1", "webhook_id": made.webhook.id, "state": "failed", "attempts": 9}
         delivery["last_error"] = INNER if owner is None else "the server answered 500"
@@ -74,7 +74,7 @@ def test_the_operators_webhooks_are_not_a_tenants_to_see(own_stack: Stack) -> No
 def test_a_tenant_uses_up_no_others_webhooks(own_stack: Stack) -> None:
     acme = own_stack.tenants["acme"]
     for n in range(webhooks.TENANT_WEBHOOKS_MAX - 1):
-        own_stack.write(lambda c, n=n: webhooks.create(c, url=f"https://a.example/{n}", tenant_id=acme))
+        own_stack.write(lambda c, n=n: webhooks.create_webhook(c, url=f"https://a.example/{n}", tenant_id=acme))
     url = {"url": "https://b.example/"}
     with client_of(own_stack, "tenant_admin", "acme") as admin:
         assert admin.post("/webhooks", json=url).status_code == 201

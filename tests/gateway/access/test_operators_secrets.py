@@ -15,7 +15,7 @@ from support.stack import MODEL, Stack
 
 def asked(stack: Stack, role: Role, path: str) -> httpx.Response:
     tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
     headers = {"Authorization": f"Bearer {made.secret}"}
     return httpx.get(f"{stack.url}/v1/admin/{path}", headers=headers, timeout=30)
 
@@ -23,11 +23,11 @@ def asked(stack: Stack, role: Role, path: str) -> httpx.Response:
 @pytest.mark.parametrize("role", ROLES)
 def test_tokens_in_webhooks_urls(stack: Stack, role: Role) -> None:
     url = "https://chat.example.com/hook/abc?token=very-secret"
-    made = stack.write(lambda c: webhooks.create(c, url=url, tenant_id=stack.tenants["acme"]))
+    made = stack.write(lambda c: webhooks.create_webhook(c, url=url, tenant_id=stack.tenants["acme"]))
     answer = asked(stack, role, "webhooks?tenant=acme")
     [shown] = [one["url"] for one in answer.json()["data"] if one["id"] == made.webhook.id]
     assert shown == (url if role in ("owner", "operator", "tenant_admin") else "https://chat.example.com/…")
-    stack.write(lambda c: webhooks.remove(c, made.webhook.id))
+    stack.write(lambda c: webhooks.deactivate_webhook(c, made.webhook.id))
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "tenant_admin"])

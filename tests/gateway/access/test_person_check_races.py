@@ -57,7 +57,7 @@ class Place:
     def __init__(self, url: str, **settings: Any) -> None:
         self.database = Database(url)
         self.tenant = self.database.write_sync(
-            lambda c: tenants.create(c, slug="acme", name="Acme", tier="standard", currency="USD")
+            lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="standard", currency="USD")
         )
         groups = (GroupSection(group="acme-admins", role="tenant_admin", tenant="acme"),)
         section = OidcSection(
@@ -93,7 +93,7 @@ def test_an_erasure_during_a_check_is_not_undone(place: Place) -> None:
     erase = lambda c: erasure.erase(c, "era_1", place.tenant.id, 1)  # noqa: E731
     place.provider.meanwhile = lambda: place.database.write_sync(erase)
     assert not place.check()
-    row = place.database.read_sync(lambda c: people.get(c, place.person.id))
+    row = place.database.read_sync(lambda c: people.get_person(c, place.person.id))
     assert row is not None
     assert (row.subject, row.name, row.email, row.role) == (row.id, None, None, None)
 
@@ -113,7 +113,7 @@ def test_a_new_refresh_token_survives_the_rest_of_its_check(place: Place) -> Non
     place.database.write_sync(lambda c: c.execute(sa.text("UPDATE person_sessions SET claimed_until = 0")))
     assert place.check()
     assert place.provider.valid == 3
-    row = place.database.read_sync(lambda c: people.get(c, place.person.id))
+    row = place.database.read_sync(lambda c: people.get_person(c, place.person.id))
     assert row is not None
     assert row.name == "Ada L."
 

@@ -117,7 +117,7 @@ def test_revoked_tokens_end_the_session(place: Place) -> None:
 
 def test_a_provider_that_is_away(place: Place) -> None:
     """Sessions continue for `unreachable_s`, a sign-in names the provider, and keys sign in."""
-    admin = place.stack.write(lambda c: keys.create(c, tenant_id=None, name="emergency", kind="admin"))
+    admin = place.stack.write(lambda c: keys.create_key(c, tenant_id=None, name="emergency", kind="admin"))
     with place.signed_in("hedy", "viewers") as visitor:
         place.provider.stop()
         try:

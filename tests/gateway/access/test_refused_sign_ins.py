@@ -142,7 +142,7 @@ async def test_lines_of_an_hour_are_bounded(database: Database) -> None:
 
 
 def test_an_address_outside_the_keys_networks_leaves_a_line(stack: Stack) -> None:
-    key = stack.write(lambda c: keys.create(c, tenant_id=None, name="cli:root", kind="admin"))
+    key = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="cli:root", kind="admin"))
     changed = sa.update(keys.keys).where(keys.keys.c.id == key.key.id).values(allowed_ips=["203.0.113.0/24"])
     stack.write(lambda c: c.execute(changed))
     answer = httpx.post(stack.url + SESSION, json={"key": key.secret})

@@ -201,7 +201,7 @@ def test_every_gateway_sees_a_change_within_a_second(make_stack: MakeStack, post
     stack.write(lambda c: keys.revoke(c, made.key.id))
     assert all_answer(made.secret, 401) < WITHIN_S
     for number in range(10):
-        stack.write(lambda c, n=number: tenants.update(c, stack.tenants["acme"], name=f"Acme {n}"))
+        stack.write(lambda c, n=number: tenants.update_tenant(c, stack.tenants["acme"], name=f"Acme {n}"))
         for url in stack.urls:
             assert post(url, made.secret).status_code in (401, 503)
         time.sleep(0.1)
@@ -233,7 +233,9 @@ def check_revocation_under_load(stack: Stack) -> None:
 
         async def disturb() -> None:
             while not stopping.is_set():
-                await asyncio.to_thread(stack.write, lambda c: tenants.update(c, stack.tenants["initech"], name="I"))
+                await asyncio.to_thread(
+                    stack.write, lambda c: tenants.update_tenant(c, stack.tenants["initech"], name="I")
+                )
                 await asyncio.sleep(0.05)
 
         async def ask(client: httpx.AsyncClient, url: str, secret: str, late: list[float], over: asyncio.Event) -> None:

@@ -37,7 +37,7 @@ class Door:
 
     def __init__(self, stack: Stack, role: Role, *, by_cookie: bool) -> None:
         tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
-        made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
+        made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
         self.url, self.key, self.csrf = stack.url, made.key, ""
         self.headers = {"Authorization": f"Bearer {made.secret}"}
         if by_cookie:
@@ -171,10 +171,10 @@ def test_nobody_changes_a_key_above_his_own(open_to_all: Stack) -> None:
     assert open_to_all.read(lambda c: keys.is_usable(c, owner.key.id))
     status, _ = own.ask("POST", f"/v1/admin/keys/{own.key.id}/rotate", {"overlap_s": 60})
     assert status == 201
-    rotated = open_to_all.read(lambda c: keys.get(c, own.key.id))
+    rotated = open_to_all.read(lambda c: keys.get_key(c, own.key.id))
     assert rotated is not None
     assert rotated.rotated_to is not None
-    successor = open_to_all.read(lambda c: keys.get(c, str(rotated.rotated_to)))
+    successor = open_to_all.read(lambda c: keys.get_key(c, str(rotated.rotated_to)))
     assert successor is not None
     assert successor.role == "operator"
 
@@ -208,7 +208,7 @@ def test_a_tenants_admin_sets_what_is_below_the_tenant(open_to_all: Stack) -> No
         assert door.ask("PATCH", f"/v1/admin/adapters/{adapter}", shared)[1]["code"] == "insufficient_role"
     assert door.ask("PATCH", f"/v1/admin/adapters/{adapter}", {"notes": "ours"})[0] == 200
     operators = open_to_all.write(
-        lambda c: keys.create(c, tenant_id=None, name="ops", kind="admin", role="operator").secret
+        lambda c: keys.create_key(c, tenant_id=None, name="ops", kind="admin", role="operator").secret
     )
     answer = httpx.post(
         f"{open_to_all.url}/v1/admin/budgets", json=budget, headers={"Authorization": f"Bearer {operators}"}

@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 
 def test_both_keys_share_budget_and_limits(stack: Stack) -> None:
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="op", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="op", kind="admin"))
     stack.known()
 
     def call(method: str, path: str, **body: Any) -> Any:

@@ -40,7 +40,7 @@ HOW = ("unknown", "malformed", "live", "revoked", "expired")  # an attempt to si
 
 def admin_key(stack: Stack, role: Role = "owner", tenant: str | None = None, **fields: Any) -> MadeKey:
     tenant_id = None if tenant is None else stack.tenants[tenant]
-    return stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="me", kind="admin", role=role, **fields))
+    return stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="me", kind="admin", role=role, **fields))
 
 
 def code(answer: httpx.Response) -> tuple[int, str | None]:

@@ -33,7 +33,7 @@ def test_the_codes_of_rfc_6238(moment: int, code: str) -> None:
 
 @pytest.fixture
 def key(stack: Stack) -> MadeKey:
-    return stack.write(lambda c: keys.create(c, tenant_id=None, name="with an app", kind="admin"))
+    return stack.write(lambda c: keys.create_key(c, tenant_id=None, name="with an app", kind="admin"))
 
 
 class App:

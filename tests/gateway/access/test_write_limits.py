@@ -13,7 +13,7 @@ import pytest
 
 from gateway.access import keys
 from gateway.access.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
-from gateway.config.file import ConfigError, parse
+from gateway.config.file import ConfigError, parse_gateway_config
 from support.gateway.session_client import SESSION, sign_in
 from support.stack import Stack
 
@@ -23,7 +23,7 @@ LIMITS = "[administration]\ntenant_writes_per_minute = 12\noperator_writes_per_m
 def admin_key(stack: Stack, tenant: str | None) -> keys.MadeKey:
     tenant_id = None if tenant is None else stack.tenants[tenant]
     role: Any = "owner" if tenant is None else "tenant_admin"
-    return stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="admin", kind="admin", role=role))
+    return stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="admin", kind="admin", role=role))
 
 
 def write(stack: Stack, made: keys.MadeKey, name: str, url: str = "", tenant: str = "acme") -> httpx.Response:
@@ -132,4 +132,4 @@ def test_a_tenant_has_so_many_keys(make_stack: Callable[..., Stack]) -> None:
 )
 def test_bounds_of_the_settings(settings: str) -> None:
     with pytest.raises(ConfigError, match=settings.split(" ")[0]):
-        parse(f"[administration]\n{settings}\n".encode(), Path("/"), "test", {})
+        parse_gateway_config(f"[administration]\n{settings}\n".encode(), Path("/"), "test", {})

@@ -177,7 +177,7 @@ def test_only_operators_come_in(operator: Operator, stack: Stack) -> None:
         # With a body that nobody may read before the key is known.
         answer = httpx.post(url, content=b"{" * 1000, headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    odd = stack.write(lambda c: keys.create(c, tenant_id=None, name="odd", kind="admin"))
+    odd = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="odd", kind="admin"))
     without_role = sa.update(tables.keys).where(tables.keys.c.id == odd.key.id).values(role=None)
     stack.write(lambda c: c.execute(without_role))  # as a gateway of before roles would make one
     assert httpx.get(url, headers={"Authorization": f"Bearer {odd.secret}"}).status_code == 403
@@ -348,12 +348,12 @@ BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
 def test_a_bad_request_is_refused_and_changes_nothing(
     operator: Operator, stack: Stack, status: int, method: str, path: str, body: Any, param: str | None
 ) -> None:
-    before = stack.read(revision.read)
+    before = stack.read(revision.read_revision)
     error = operator.refused(status, method, path, body)
     assert error["message"]
     if param is not None:
         assert error["param"] == param
-    assert stack.read(revision.read) == before, "a refused write bumps no revision"
+    assert stack.read(revision.read_revision) == before, "a refused write bumps no revision"
     assert operator.log() == []
 
 

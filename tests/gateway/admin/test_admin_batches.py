@@ -28,7 +28,7 @@ def client(stack: Stack) -> Iterator[BatchClient]:
 
 def admin(stack: Stack, role: Role = "owner", tenant: str | None = None) -> httpx.Client:
     tenant_id = None if tenant is None else stack.tenants[tenant]
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="batches", kind="admin", role=role))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="batches", kind="admin", role=role))
     headers = {"Authorization": f"Bearer {made.secret}"}
     return httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30)
 
@@ -83,7 +83,7 @@ def test_an_ended_batch_has_its_counts_cost_and_errors_by_code(stack: Stack, cli
 
 def test_usage_tells_lines_from_requests_of_the_same_tier(stack: Stack, client: BatchClient) -> None:
     """A line, a request at the tier of batches, and the key's own tags on both."""
-    made = stack.write(lambda c: keys.create(c, tenant_id=stack.tenants["globex"], name="both", tags={"team": "a"}))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=stack.tenants["globex"], name="both", tags={"team": "a"}))
     start = int(time.time())
     with BatchClient(stack, made.secret) as both:
         batch = both.finish(both.create(chat_lines(3)))
@@ -158,7 +158,7 @@ def test_a_running_batch_has_a_rate_and_an_expected_end(stack: Stack, client: Ba
         assert view["errors"]["batch_cancelled"] == view["unrun"]
         refused = own.post(f"batches/{batch_id}/cancel")
         assert refused.status_code == 200, "a cancelled batch may be cancelled again"
-    found = stack.read(lambda c: audit_log.listing(c, AuditFilter(object_id=batch_id)))
+    found = stack.read(lambda c: audit_log.list_audit_lines(c, AuditFilter(object_id=batch_id)))
     assert [line.action for line in found] == ["batch.cancel"], "the second cancellation changed nothing"
     assert found[-1].before == {"status": "in_progress"}
     assert found[-1].after == {"status": "cancelling"}
@@ -265,7 +265,7 @@ def test_a_deleted_file_has_its_audit_line(stack: Stack, client: BatchClient) ->
         assert operator.get(f"files/{file_id}").status_code == 404
         assert operator.delete(f"files/{file_id}").status_code == 404
     assert client.http.get(f"/files/{file_id}").status_code == 404
-    [line] = stack.read(lambda c: audit_log.listing(c, AuditFilter(object_id=file_id)))
+    [line] = stack.read(lambda c: audit_log.list_audit_lines(c, AuditFilter(object_id=file_id)))
     assert (line.action, line.before) == ("file.delete", {"purpose": "batch", "bytes": view["bytes"]})
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from billing import tables
 from billing.books import periods, rollups
-from billing.focus.checker import check
+from billing.focus.checker import check_focus_file
 from gateway.access import keys
 from gateway.cli import main
 from support.stack import Stack
@@ -25,7 +25,7 @@ DONE_S_MAX = 60.0
 
 @pytest.fixture
 def operator(stack: Stack) -> Iterator[httpx.Client]:
-    key = stack.write(lambda c: keys.create(c, tenant_id=None, name="exports", kind="admin"))
+    key = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="exports", kind="admin"))
     headers = {"Authorization": f"Bearer {key.secret}"}
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
         yield client
@@ -76,7 +76,7 @@ def test_an_export_is_asked_for_watched_downloaded_and_given_up(
     (tmp_path / job["file"]).write_bytes(answer.content)
     manifest = operator.get(f"exports/{job['id']}/manifest")
     (tmp_path / f"{job['file']}.manifest.json").write_bytes(manifest.content)
-    report = check(tmp_path / job["file"])
+    report = check_focus_file(tmp_path / job["file"])
     assert (report.findings, report.manifest) == ([], f"{job['file']}.manifest.json")
     assert (report.rows, report.sha256) == (job["rows"], job["sha256"])
     assert stack.tenants["globex"] not in answer.text

@@ -21,7 +21,7 @@ START = {"start_time": "0"}  # what a query must have
 @pytest.fixture
 def asking(make_stack: Callable[..., Stack], postgres_url: str) -> Iterator[tuple[Stack, httpx.Client]]:
     stack = make_stack(postgres_url)
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="owner", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="owner", kind="admin")).secret
     with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {secret}"}, timeout=30) as client:
         yield stack, client
 

@@ -51,7 +51,7 @@ WRITES: dict[str, tuple[str, str, Callable[[str], dict[str, Any]], str]] = {
 
 @pytest.fixture
 def operator(stack: Stack) -> dict[str, str]:
-    made = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     return {"Authorization": f"Bearer {made.secret}"}
 
 

@@ -342,7 +342,7 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     assert shown(shop, "billing", "invoices", "--month", period["month"])[0]["id"] == listed["id"]
     assert shop.chat("acme", max_tokens=3).status_code == 200, "late for the month that is closed"
     eventually(lambda: shop.read(rollups.read_cursor).requests == 3)
-    months = shop.read(lambda c: periods.listing(c, tenant_id=tenant_id))
+    months = shop.read(lambda c: periods.list_periods(c, tenant_id=tenant_id))
     late = sa.select(sa.func.sum(tables.usage_hours.c.requests)).where(tables.usage_hours.c.period_id == months[1].id)
     assert shop.read(lambda c: c.execute(late).scalar_one()) == 1
 

@@ -18,9 +18,9 @@ from gateway.access import keys
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.catalog.adapters import AdapterNameTaken, Registration
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.commands.run import engine_file
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from support.gateway.adapter_uploads import AdapterOperator
 from support.stack import MODEL, Stack, body, events, register
 from support.waiting import PATIENCE_S, eventually
@@ -35,7 +35,7 @@ class Operated:
 
     def __init__(self, stack: Stack, model_dir: Path) -> None:
         self.stack, self._model_dir = stack, model_dir
-        secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+        secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
         self.operator = AdapterOperator(stack.url, secret)
 
     def lay(self, name: str) -> Path:
@@ -299,7 +299,7 @@ def test_who_may_call_a_model(own: Operated) -> None:
     assert stack.chat("acme", model="of-globex").status_code == 200
     assert own.shown("of-globex")["max_tokens_default"] == 2048
     secret = stack.write(
-        lambda c: keys.create(c, tenant_id=stack.tenants["acme"], name="t", kind="admin", role="tenant_admin")
+        lambda c: keys.create_key(c, tenant_id=stack.tenants["acme"], name="t", kind="admin", role="tenant_admin")
     ).secret
     admin = AdapterOperator(stack.url, secret)
     own.operator.ok("PATCH", "models/of-globex", {"tenants": ["globex"]})
@@ -312,8 +312,13 @@ def test_who_may_call_a_model(own: Operated) -> None:
 
 def test_without_a_database_a_tenants_own_model_is_nobodys() -> None:
     """Who that tenant is only the database knows."""
-    config = parse(b'[[models]]\nname = "one"\n[[models]]\nname = "two"\ntenants = ["acme"]\n', Path("/"), "test", {})
-    assert [(model.name, model.allows("ten_acme")) for model in configured(config)] == [("one", True), ("two", False)]
+    config = parse_gateway_config(
+        b'[[models]]\nname = "one"\n[[models]]\nname = "two"\ntenants = ["acme"]\n', Path("/"), "test", {}
+    )
+    assert [(model.name, model.allows("ten_acme")) for model in configured_models(config)] == [
+        ("one", True),
+        ("two", False),
+    ]
 
 
 def test_names_that_mean_something_already(own: Operated) -> None:
@@ -534,7 +539,7 @@ def test_the_last_one_stays_and_a_start_knows_what_was_changed(
     assert shown["reason"] in told["message"]
     assert str(file) in shown["reason"], "a path of the host: a tenant's own admin reads it nowhere"
     acme = stack.tenants["acme"]
-    made = stack.write(lambda c: keys.create(c, tenant_id=acme, name="its", kind="admin", role="tenant_admin"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=acme, name="its", kind="admin", role="tenant_admin"))
     headers = {"Authorization": f"Bearer {made.secret}"}
     answers = [httpx.get(f"{stack.url}/v1/admin/{path}", headers=headers) for path in ("models", "health", "overview")]
     assert [answer.status_code for answer in answers] == [403, 403, 200]

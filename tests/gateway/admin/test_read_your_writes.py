@@ -19,7 +19,7 @@ class Operator:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        made = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+        made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
         stack.known()
         self._client = httpx.Client(base_url=stack.url, timeout=30)
         self._admin = {"Authorization": f"Bearer {made.secret}"}

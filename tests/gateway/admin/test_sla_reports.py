@@ -192,7 +192,7 @@ def command(shop: Stack, *arguments: str) -> str:
 def test_a_tenants_admin_sees_its_own_promises(shop: Stack) -> None:
     shop.write(sla.fold_sla)
     made = shop.write(
-        lambda c: keys.create(c, tenant_id=shop.tenants["globex"], name="a", kind="admin", role="tenant_admin")
+        lambda c: keys.create_key(c, tenant_id=shop.tenants["globex"], name="a", kind="admin", role="tenant_admin")
     )
     headers = {"Authorization": f"Bearer {made.secret}"}
     answer = httpx.get(f"{shop.url}/v1/admin/sla", headers=headers).json()

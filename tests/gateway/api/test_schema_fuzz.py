@@ -55,7 +55,7 @@ def api(fuzzed: Stack) -> Any:
 
 @pytest.fixture(scope="module")
 def operator(fuzzed: Stack) -> str:
-    return fuzzed.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    return fuzzed.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
 
 
 BOUNDED = settings(

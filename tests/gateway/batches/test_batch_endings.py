@@ -71,7 +71,7 @@ def client(stack: Stack) -> Iterator[BatchClient]:
 
 def key_of(client: BatchClient) -> keys.Key:
     batch_key = sa.select(batches.c.key_id).order_by(batches.c.created_at.desc()).limit(1)
-    found = client.stack.read(lambda c: keys.get(c, c.execute(batch_key).scalar_one()))
+    found = client.stack.read(lambda c: keys.get_key(c, c.execute(batch_key).scalar_one()))
     assert found is not None
     return found
 
@@ -227,7 +227,7 @@ def test_lines_wait_for_the_budget(stack: Stack, client: BatchClient) -> None:
     assert batch["request_counts"]["failed"] == 0
     assert batch["request_counts"]["completed"] < 50
     assert batch["usage"]["total_tokens"] <= 1000
-    stack.write(lambda c: budgets.change(c, budget.id, limit_amount=10**9))
+    stack.write(lambda c: budgets.change_budget(c, budget.id, limit_amount=10**9))
     batch = client.finish(batch_id)
     assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 50)
     check_parts(client, batch, 50)
@@ -246,12 +246,12 @@ def test_lines_that_no_budget_covers_expire(stack: Stack, client: BatchClient) -
 
 def test_lines_of_a_tenant_that_does_not_wait_fail(stack: Stack, client: BatchClient) -> None:
     acme = stack.tenants["acme"]
-    stack.write(lambda c: tenants.update(c, acme, on_budget="fail"))
+    stack.write(lambda c: tenants.update_tenant(c, acme, on_budget="fail"))
     try:
         batch_id, _ = spend(stack, client)
         batch = client.finish(batch_id)
     finally:
-        stack.write(lambda c: tenants.update(c, acme, on_budget=None))
+        stack.write(lambda c: tenants.update_tenant(c, acme, on_budget=None))
     assert batch["status"] == "completed"
     errors = client.errors(batch)
     assert {line["response"]["status_code"] for line in errors.values()} == {429}
@@ -287,7 +287,7 @@ def test_embeddings_of_an_alias_that_gets_a_second_model(stack: Stack, client: B
         def change(connection: sa.Connection) -> None:
             revision.bump(connection)
             targets = tuple(TargetSection(model=model) for model in models)
-            aliases.put(connection, Alias(name="growing", models=targets))
+            aliases.put_alias(connection, Alias(name="growing", models=targets))
 
         stack.write(change)
 
@@ -317,7 +317,7 @@ def test_an_alias_stands_for_what_it_did_at_validation(stack: Stack, client: Bat
 
     def change(connection: sa.Connection) -> None:
         revision.bump(connection)
-        aliases.put(connection, Alias(name="split", models=(TargetSection(model=SMALL),)))
+        aliases.put_alias(connection, Alias(name="split", models=(TargetSection(model=SMALL),)))
 
     stack.write(change)
     eventually(lambda: stack.chat(model="split").json()["model"] == SMALL)
@@ -336,7 +336,7 @@ def test_lines_of_a_model_that_was_removed_are_refused(stack: Stack, client: Bat
     def switch(active: bool) -> None:
         def write(connection: sa.Connection) -> None:
             revision.bump(connection)
-            base_models.change(connection, MODEL, active=active)
+            base_models.change_model_row(connection, MODEL, active=active)
 
         stack.write(write)
 

@@ -35,10 +35,10 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def hooked(stack: Stack, endpoint: Endpoint) -> Iterator[tuple[Stack, Endpoint, webhooks.MadeWebhook]]:
     made = stack.write(
-        lambda c: webhooks.create(c, url=endpoint.url, tenant_id=stack.tenants["acme"], events=["batches"])
+        lambda c: webhooks.create_webhook(c, url=endpoint.url, tenant_id=stack.tenants["acme"], events=["batches"])
     )
     yield stack, endpoint, made
-    stack.write(lambda c: webhooks.remove(c, made.webhook.id))
+    stack.write(lambda c: webhooks.deactivate_webhook(c, made.webhook.id))
 
 
 def deliveries(stack: Stack) -> dict[str, list[str]]:
@@ -53,9 +53,9 @@ def test_each_end_has_one_delivery_to_the_tenants_webhooks(
     hooked: tuple[Stack, Endpoint, webhooks.MadeWebhook],
 ) -> None:
     stack, _, made = hooked
-    operators = stack.write(lambda c: webhooks.create(c, url="https://example.org/all", events=["batches"]))
+    operators = stack.write(lambda c: webhooks.create_webhook(c, url="https://example.org/all", events=["batches"]))
     others = stack.write(
-        lambda c: webhooks.create(
+        lambda c: webhooks.create_webhook(
             c, url="https://example.org/other", tenant_id=stack.tenants["globex"], events=["batches"]
         )
     )
@@ -74,7 +74,7 @@ def test_each_end_has_one_delivery_to_the_tenants_webhooks(
         assert sorted(found[batch_id]) == wanted
     assert others.webhook.id not in {one for ids in found.values() for one in ids}
     for one in (operators, others):
-        stack.write(lambda c, one=one: webhooks.remove(c, one.webhook.id))
+        stack.write(lambda c, one=one: webhooks.deactivate_webhook(c, one.webhook.id))
 
 
 def test_a_delivery_is_signed_and_has_the_counts(tmp_path: Path, model_dir: Path, endpoint: Endpoint) -> None:
@@ -84,7 +84,7 @@ def test_a_delivery_is_signed_and_has_the_counts(tmp_path: Path, model_dir: Path
     try:
         stack.start()
         made = stack.write(
-            lambda c: webhooks.create(c, url=endpoint.url, tenant_id=stack.tenants["acme"], events=["batches"])
+            lambda c: webhooks.create_webhook(c, url=endpoint.url, tenant_id=stack.tenants["acme"], events=["batches"])
         )
         with BatchClient(stack, stack.keys["acme"]) as client:
             lines = chat_lines(3)

@@ -243,7 +243,7 @@ def test_rate_limits_do_not_count_lines(stack: Stack) -> None:
 
     change = LimitsChange(requests_per_minute=10)
     own = {"scope": "key", "subject_id": made.key.id, "tenant_id": stack.tenants["acme"]}
-    stack.write(lambda c: overrides.change(c, **own, change=change))  # type: ignore[arg-type]
+    stack.write(lambda c: overrides.change_own_limits(c, **own, change=change))  # type: ignore[arg-type]
     stack.known()
     with BatchClient(stack, made.secret) as client:
         batch_id = client.create(chat_lines(40))

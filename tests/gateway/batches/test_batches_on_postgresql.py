@@ -30,8 +30,10 @@ def served(tmp_path: Path, postgres_url: str, model_dir: Path) -> Iterator[Stack
 
 
 def test_a_batch_of_each_api(served: Stack) -> None:
-    admin = served.write(lambda c: keys.create(c, tenant_id=None, name="batches", kind="admin")).secret
-    hook = served.write(lambda c: webhooks.create(c, url="https://example.org/batches", events=["batches"])).webhook
+    admin = served.write(lambda c: keys.create_key(c, tenant_id=None, name="batches", kind="admin")).secret
+    hook = served.write(
+        lambda c: webhooks.create_webhook(c, url="https://example.org/batches", events=["batches"])
+    ).webhook
     params = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"Authorization": f"Bearer {admin}"}
     with (

@@ -137,7 +137,7 @@ def test_a_batch_that_ends_before_it_is_validated_is_not_completed(stage: Stage,
 def test_claimable_batches_are_ranked_by_tenant(stage: Stage) -> None:
     for _ in range(3):
         stage.create()
-    other = stage.write(lambda c: tenants.create(c, slug="late", name="Late", tier="standard"))
+    other = stage.write(lambda c: tenants.create_tenant(c, slug="late", name="Late", tier="standard"))
     late = stage.write(
         lambda c: rows.insert_batch(
             c,
@@ -181,7 +181,7 @@ def test_a_tenants_own_limits_of_batches_replace_the_configured_ones(stage: Stag
     own: dict[str, Any] = {"scope": "tenant", "subject_id": stage.tenant_id, "tenant_id": stage.tenant_id}
 
     def limit(**limits: int | None) -> None:
-        stage.write(lambda c: overrides.change(c, **own, change=LimitsChange(**limits)))
+        stage.write(lambda c: overrides.change_own_limits(c, **own, change=LimitsChange(**limits)))
 
     limit(batches=1, enqueued_tokens=50)
     row = stage.create()

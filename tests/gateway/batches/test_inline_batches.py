@@ -17,7 +17,7 @@ from gateway.batches import claims, rows
 from gateway.batches.inline_batches import InlineBatches
 from gateway.batches.rows import BatchRow
 from gateway.config.batches_settings import BatchesSection
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.files_settings import FilesSection
 from gateway.config.server_secrets import ServerSecrets
 from gateway.errors import QuotaExceeded
@@ -50,7 +50,7 @@ class Creation:
             FilesSection(),
             Metrics(),
         )
-        config = parse(b"", directory, "test", {})
+        config = parse_gateway_config(b"", directory, "test", {})
         self.batches = InlineBatches(config, database, self.files, cast(Any, None), lambda: None)
         self.file_id = new_file_id()
 

@@ -174,7 +174,7 @@ def test_a_repeated_call_gets_its_batch_though_the_quota_is_used_up(stack: Stack
     def limit(files: int | None) -> None:
         tenant, change = stack.tenants["globex"], LimitsChange(files=files)
         own: dict[str, Any] = {"scope": "tenant", "subject_id": tenant, "tenant_id": tenant}
-        stack.write(lambda c: overrides.change(c, **own, change=change))
+        stack.write(lambda c: overrides.change_own_limits(c, **own, change=change))
 
     name = f"key-{time.time()}"
     first = create(name)

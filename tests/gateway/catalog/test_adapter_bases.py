@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from billing.errors import RowNotFound
-from gateway.catalog.base_models import configured
+from gateway.catalog.base_models import configured_models
 from gateway.config import file as configuration
 from gateway.config.file import Config
 from gateway.uploads.staged import base_for, base_named
@@ -23,7 +23,7 @@ package = "laneway"
 
 
 def served(toml: str = SERVED) -> Config:
-    return configuration.parse(toml.encode(), Path("/srv"), "laneway.toml", {})
+    return configuration.parse_gateway_config(toml.encode(), Path("/srv"), "laneway.toml", {})
 
 
 def adapter(directory: Path, content: bytes) -> Path:
@@ -43,15 +43,15 @@ def adapter(directory: Path, content: bytes) -> Path:
 def test_an_adapter_goes_to_the_model_that_it_names(tmp_path: Path, trained_for: str, base: str) -> None:
     config = served()
     directory = adapter(tmp_path, f'{{"base_model_name_or_path": "{trained_for}"}}'.encode())
-    assert base_for(config, configured(config), None, directory).name == base
+    assert base_for(config, configured_models(config), None, directory).name == base
 
 
 def test_what_is_asked_for_holds_whatever_it_names(tmp_path: Path) -> None:
     config = served()
     directory = adapter(tmp_path, b'{"base_model_name_or_path": "laneway-tiny"}')
-    assert base_for(config, configured(config), "small", directory).name == "small"
+    assert base_for(config, configured_models(config), "small", directory).name == "small"
     with pytest.raises(RowNotFound, match="no base model 'another'; there are small, laneway-tiny"):
-        base_for(config, configured(config), "another", directory)
+        base_for(config, configured_models(config), "another", directory)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_one_that_names_none_needs_a_base_where_there_are_several(tmp_path: Path
     directory = tmp_path if content is None else adapter(tmp_path, content)
     several, single = served(), served('[[models]]\nname = "small"\npath = "m"')
     with pytest.raises(RowNotFound, match="choose a base model: one of small, laneway-tiny"):
-        base_for(several, configured(several), None, directory)
-    assert base_for(single, configured(single), None, directory).name == "small"
-    assert base_named(single, configured(single), directory) is None
+        base_for(several, configured_models(several), None, directory)
+    assert base_for(single, configured_models(single), None, directory).name == "small"
+    assert base_named(single, configured_models(single), directory) is None
 
 
 def test_a_name_that_two_have_is_no_answer(tmp_path: Path) -> None:
     config = served('[[models]]\nname = "a/tiny"\n[[models]]\nname = "b/tiny"')
     directory = adapter(tmp_path, b'{"base_model_name_or_path": "tiny"}')
-    assert base_named(config, configured(config), directory) is None
+    assert base_named(config, configured_models(config), directory) is None

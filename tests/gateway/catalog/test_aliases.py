@@ -74,7 +74,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def operator(stack: Stack) -> Iterator[httpx.Client]:
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     headers = {"Authorization": f"Bearer {secret}"}
     with httpx.Client(base_url=f"{stack.url}/v1/admin", headers=headers, timeout=30) as client:
         yield client
@@ -242,7 +242,11 @@ def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Sta
     made = stack.new_key("globex")
     change = LimitsChange(requests_per_minute=6, tokens_per_minute=1000)
     tenant_id = stack.tenants["globex"]
-    stack.write(lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
+    stack.write(
+        lambda c: overrides.change_own_limits(
+            c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change
+        )
+    )
     set_cheapest(stack, operator, True)
 
     def ask(**fields: Any) -> httpx.Response:
@@ -341,7 +345,7 @@ def test_what_cannot_be_kept_is_refused(
 def test_only_operators_may(stack: Stack) -> None:
     for role, tenant in (("tenant_admin", "acme"), ("read_only", None)):
         secret = stack.write(
-            lambda c, role=role, tenant=tenant: keys.create(
+            lambda c, role=role, tenant=tenant: keys.create_key(
                 c, tenant_id=stack.tenants[tenant] if tenant else None, name="x", kind="admin", role=role
             )
         ).secret

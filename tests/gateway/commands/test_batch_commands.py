@@ -74,7 +74,7 @@ def test_an_operator_cancels_a_batch_and_deletes_a_file(stack: Stack, laneway: L
         laneway.text("files", "delete", file_id, "--yes")
         assert client.http.get(f"/files/{file_id}").status_code == 404
     for object_id, action in ((batch_id, "batch.cancel"), (file_id, "file.delete")):
-        found = stack.read(lambda c, one=object_id: audit_log.listing(c, AuditFilter(object_id=one)))
+        found = stack.read(lambda c, one=object_id: audit_log.list_audit_lines(c, AuditFilter(object_id=one)))
         assert [(line.actor, line.action) for line in found] == [(audit_log.host_actor(), action)]
 
 

@@ -170,7 +170,7 @@ def test_people(laneway: Laneway, database_url: str) -> None:
     root = laneway.json("keys", "create", "--admin", "--name", "cli:root")
     database = Database(database_url)
     refusal = {"actor": root["id"], "action": "session.refuse", "object_id": "192.0.2.1", "tenant_id": None}
-    database.write_sync(lambda c: audit.record(c, **refusal, after={"reason": "totp_invalid"}))
+    database.write_sync(lambda c: audit.add_audit_line(c, **refusal, after={"reason": "totp_invalid"}))
     database.close()
     [line] = laneway.text("audit", "--action", "session.refuse").splitlines()[1:]
     assert f"cli:root ({root['id']})" in line, "a key may have the name of a user of this host"

@@ -251,7 +251,7 @@ def test_a_store_of_files_that_other_gateways_do_not_share(doctor: Doctor, datab
     new = NewFile(id=new_file_id(), tenant_id="", key_id="k", purpose="batch", filename="a", expires_s=3600)
 
     def insert(connection: Any) -> None:
-        tenant = tenants.create(connection, slug="acme", name="acme", tier="batch")
+        tenant = tenants.create_tenant(connection, slug="acme", name="acme", tier="batch")
         own = msgspec.structs.replace(new, tenant_id=tenant.id)
         insert_file(connection, own, TextKey("txk_1", tenant.id, b""), WrittenFile(1, "a" * 64))
 

@@ -125,7 +125,7 @@ def test_an_engine_and_a_gateway_use_the_files_of_laneway_toml(tmp_path: Path) -
         assert stat.S_IMODE((tmp_path / "fleet/gpu-1.key").stat().st_mode) == 0o600, "closed at the start"
         other = tmp_path / "gateway.toml"
         other.write_text(CONFIGURATION.format(port=port, name="gateway-1"))
-        files = configuration.load(other, {}).certificates
+        files = configuration.load_gateway_config(other, {}).certificates
         assert files is not None
         hello = asyncio.run(hello_at(f"tls://127.0.0.1:{port}", files))
         assert (hello.epoch, hello.lease_s) == (ready["epoch"], 2.5)
@@ -139,10 +139,10 @@ def test_an_engine_and_a_gateway_use_the_files_of_laneway_toml(tmp_path: Path) -
 
 
 def test_the_arguments_of_an_engine(tmp_path: Path) -> None:
-    alone = configuration.parse(b"", tmp_path, "", {})
+    alone = configuration.parse_gateway_config(b"", tmp_path, "", {})
     assert configuration.engine_arguments(alone) == ["--lease-s", "5", "--streams-max", "4096"]
     assert alone.certificates is None
-    config = configuration.parse(CONFIGURATION.format(port=7801, name="a").encode(), tmp_path, "", {})
+    config = configuration.parse_gateway_config(CONFIGURATION.format(port=7801, name="a").encode(), tmp_path, "", {})
     assert configuration.engine_arguments(config) == [
         "--lease-s", "2.5", "--streams-max", "100", "--listen", "127.0.0.1:7801", "--certificate",
         f"{tmp_path}/fleet/a.pem", "--key", f"{tmp_path}/fleet/a.key", "--authority", f"{tmp_path}/fleet/authority.pem",
@@ -166,4 +166,4 @@ def test_the_arguments_of_an_engine(tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_fit_together_are_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        configuration.parse(text.encode(), Path("/"), "laneway.toml", {})
+        configuration.parse_gateway_config(text.encode(), Path("/"), "laneway.toml", {})

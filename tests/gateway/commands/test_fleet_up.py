@@ -30,7 +30,7 @@ def test_without_a_cluster_they_say_so_in_a_sentence(command: str, tmp_path: Pat
 
 def test_every_host_starts_the_same_engine(tmp_path: Path) -> None:
     text = "[fleet.ray]\nport = 7000\nserver_name = 'engines'\n[[models]]\nname = 'm'\n"
-    config = configuration.parse((CERTIFICATES + text).encode(), tmp_path, "", {})
+    config = configuration.parse_gateway_config((CERTIFICATES + text).encode(), tmp_path, "", {})
     spec = engine_spec_of(config, fake=True)
     assert (spec.port, spec.server_name, spec.host_dir) == (7000, "engines", "/run/laneway")
     assert "--fake" in spec.arguments

@@ -88,9 +88,9 @@ def test_tables_have_names_and_decimals(used: Stack) -> None:
 
     def seed(connection: Any) -> None:
         total: dict[str, Any] = {"tenant_id": tenant, "period": "total"}
-        budgets.create(connection, **total, scope="key", scope_id=key, unit="money", limit_amount=5 * 10**12)
-        budgets.create(connection, **total, scope="tenant", scope_id=tenant, unit="tokens", limit_amount=7)
-        overrides.change(
+        budgets.create_budget(connection, **total, scope="key", scope_id=key, unit="money", limit_amount=5 * 10**12)
+        budgets.create_budget(connection, **total, scope="tenant", scope_id=tenant, unit="tokens", limit_amount=7)
+        overrides.change_own_limits(
             connection, scope="key", subject_id=key, tenant_id=tenant, change=LimitsChange(concurrency=900)
         )
 

@@ -101,7 +101,7 @@ def test_a_refusal_has_its_code_and_limit(narrow: Stack, laneway: Laneway) -> No
     def limit(connection: Any) -> None:
         change = LimitsChange(requests_per_minute=1)
         tenant_id = narrow.tenants["acme"]
-        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
+        overrides.change_own_limits(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
 
     narrow.write(limit)
     refused: list[str] = []

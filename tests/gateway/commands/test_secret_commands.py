@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from billing.database import Database
 from gateway.access.deployment_secret import WrongSecret, check_secrets
-from gateway.config.file import load
+from gateway.config.file import load_gateway_config
 from gateway.config.server_secrets import ServerSecrets, read_server_secrets
 from gateway.tables import server_secret
 from migrations.upgrade import upgrade
@@ -42,7 +42,7 @@ def test_a_rotation_keeps_both_secrets_until_the_old_one_is_dropped(tmp_path: Pa
 def test_the_database_knows_the_secret_of_its_gateways(tmp_path: Path, database_url: str) -> None:
     upgrade(database_url)
     laneway = Laneway(tmp_path, f'[gateway]\ndatabase_url = "{database_url}"\n')
-    own, other = read_server_secrets(load(laneway.file)), ServerSecrets(bytes(32))
+    own, other = read_server_secrets(load_gateway_config(laneway.file)), ServerSecrets(bytes(32))
     database = Database(database_url)
 
     def check(secrets: ServerSecrets) -> str:

@@ -18,7 +18,7 @@ from support.paths import REPO
 
 
 def parse(text: str, base: Path = Path("/srv/laneway"), **environ: str) -> Config:
-    return configuration.parse(text.encode(), base, "laneway.toml", environ)
+    return configuration.parse_gateway_config(text.encode(), base, "laneway.toml", environ)
 
 
 TIER = "[[tiers]]\nname = 'a'\nservice_tier = 'x'\n"
@@ -216,7 +216,7 @@ def test_a_bad_setting_is_refused_with_its_name_and_limit(text: str, says: str) 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(ConfigError, match="not TOML"):
-        configuration.parse(b"\xff\xfe", Path("/"), "laneway.toml", {})
+        configuration.parse_gateway_config(b"\xff\xfe", Path("/"), "laneway.toml", {})
 
 
 def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
@@ -226,7 +226,9 @@ def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
     for section, fields in defaults.items():
         if isinstance(fields, dict):
             assert data[section] == fields, f"[{section}] of laneway.toml is not the default"
-    assert configuration.parse(text.encode(), REPO, "laneway.toml", {}) == configuration.parse(b"", REPO, "", {})
+    assert configuration.parse_gateway_config(
+        text.encode(), REPO, "laneway.toml", {}
+    ) == configuration.parse_gateway_config(b"", REPO, "", {})
     assert set(data["tiers"][0]) == set(TierSection.__struct_fields__)
     for field in ModelSection.__struct_fields__:
         assert field in text
@@ -254,7 +256,7 @@ def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
     text = "[engine]\nthreads = 3\nstep_tokens_max = 128\n[engine.quality]\nmean_kl_max = 0.5\n"
     config = parse(text + "[[models]]\nname = 'm'\nquantize = 'int4'\nkv_dtype = 'fp8'", tmp_path)
     written = configuration.write_engine_file(config)
-    read = engine_config.load(written)
+    read = engine_config.load_engine_config(written)
     assert (read.threads, read.step_tokens_max) == (3, 128)
     assert read.models[0].path == config.models[0].path
     assert (read.models[0].quantize, read.models[0].kv_dtype, read.quality.mean_kl_max) == ("int4", "fp8", 0.5)
@@ -276,7 +278,7 @@ def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
     file = tmp_path / "there" / "laneway.toml"
     file.parent.mkdir()
     file.write_text("[[models]]\nname = 'm'\npath = 'models/m'\n[gateway]\ndatabase_url = 'sqlite:///d.db'")
-    config = configuration.load(file, {})
+    config = configuration.load_gateway_config(file, {})
     assert config.models[0].path == str(file.parent / "models/m")
     assert config.database_url == f"sqlite:///{file.parent / 'd.db'}"
     assert config.data_dir == file.parent / ".laneway"
@@ -285,14 +287,14 @@ def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
 
 def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert configuration.load(None, {}).gateway.port == 8080
+    assert configuration.load_gateway_config(None, {}).gateway.port == 8080
     for name, port in (("laneway.toml", 1001), ("other.toml", 1002), ("named.toml", 1003)):
         Path(name).write_text(f"[gateway]\nport = {port}")
-    assert configuration.load(None, {}).gateway.port == 1001
-    assert configuration.load(None, {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1002
-    assert configuration.load(Path("named.toml"), {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1003
+    assert configuration.load_gateway_config(None, {}).gateway.port == 1001
+    assert configuration.load_gateway_config(None, {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1002
+    assert configuration.load_gateway_config(Path("named.toml"), {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1003
     with pytest.raises(ConfigError, match=r"absent.toml: No such file"):
-        configuration.load(Path("absent.toml"), {})
+        configuration.load_gateway_config(Path("absent.toml"), {})
 
 
 def test_the_urls_may_be_in_files(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_all_that_a_gateway_keeps_is_its_own(make_stack: Callable[..., Stack], m
     stack = make_stack(database_url=f"sqlite:///{tmp_path}/stack0/data/laneway.db")
     base = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
     made = write_random(tmp_path / "made", base, Recipe(1, 1, ("k_proj",)), MODEL)
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="me", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="me", kind="admin")).secret
     operator = AdapterOperator(stack.url, secret)
     digest = operator.upload(made, "mine")["digest"]
     operator.close()

@@ -18,7 +18,7 @@ from billing.errors import NotPossibleYet
 from gateway.admin.administration import Administration
 from gateway.admin.erasure import erase
 from gateway.admin.writes import Actor
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.files_settings import FilesSection
 from gateway.config.server_secrets import ServerSecrets
 from gateway.errors import Conflict, QuotaExceeded, ReachedLimit
@@ -51,7 +51,7 @@ class FileStore:
         contents = FileContents(ContentDirectory(directory))
         self.files = Files(database, contents, self.keys, SECTION, self.metrics)
         self.acme, self.globex = (
-            database.write_sync(lambda c, slug=slug: tenants.create(c, slug=slug, name=slug, tier="batch")).id
+            database.write_sync(lambda c, slug=slug: tenants.create_tenant(c, slug=slug, name=slug, tier="batch")).id
             for slug in ("acme", "globex")
         )
 
@@ -156,7 +156,7 @@ def test_a_tenants_own_quotas_replace_the_configured_ones(store: FileStore) -> N
     def limit(**limits: int | None) -> None:
         own: dict[str, Any] = {"scope": "tenant", "subject_id": store.acme, "tenant_id": store.acme}
         change = LimitsChange(**limits)
-        store.database.write_sync(lambda c: overrides.change(c, **own, change=change))
+        store.database.write_sync(lambda c: overrides.change_own_limits(c, **own, change=change))
 
     async def run() -> None:
         limit(files=2, total_file_bytes=5000)
@@ -298,7 +298,7 @@ def test_a_key_that_was_deleted_during_the_upload_refuses_it(store: FileStore) -
 
 def test_opting_out_of_stored_responses_is_refused_while_a_file_needs_the_key(store: FileStore, tmp_path: Path) -> None:
     """One key encrypts both."""
-    writes = Administration(parse(b"", tmp_path, "test", {}), Actor("cli:test")).tenants
+    writes = Administration(parse_gateway_config(b"", tmp_path, "test", {}), Actor("cli:test")).tenants
     made = asyncio.run(store.upload())
     store.database.write_sync(lambda c: writes.update(c, store.acme, store_responses_s=3600))
     store.change(made.id, uses=1)

@@ -33,7 +33,7 @@ def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> I
 
 def admin(stack: Stack, method: str, path: str, role: Role = "owner", **fields: Any) -> httpx.Response:
     if role not in stack.keys:
-        made = stack.write(lambda c: keys.create(c, tenant_id=None, name="pages", kind="admin", role=role))
+        made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="pages", kind="admin", role=role))
         stack.keys[role] = made.secret
     headers = stack.headers(role)
     return httpx.request(method, f"{stack.url}/v1/admin/{path}", headers=headers, timeout=30, **fields)

@@ -184,7 +184,7 @@ async def test_another_authoritys_server_is_not_believed(server: KubernetesApiSe
 def test_the_driver_works_in_a_pod_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     files = "certificate_file = 'c'\nkey_file = 'k'\nauthority_file = 'a'\n"
-    config = configuration.parse(f"[fleet]\ndriver = 'kubernetes'\n{files}".encode(), tmp_path, "", {})
+    config = configuration.parse_gateway_config(f"[fleet]\ndriver = 'kubernetes'\n{files}".encode(), tmp_path, "", {})
     with pytest.raises(ConfigError, match="works in a pod"):
         build_roster(config)
 

@@ -20,11 +20,11 @@ CHECK_S = 0.02
 
 
 def static_roster(file: Path) -> StaticRoster:
-    return StaticRoster(configuration.load(file), file, CHECK_S)
+    return StaticRoster(configuration.load_gateway_config(file), file, CHECK_S)
 
 
 async def test_without_engines_the_list_is_this_hosts_engine(tmp_path: Path) -> None:
-    config = configuration.parse(b"", tmp_path, "", {})
+    config = configuration.parse_gateway_config(b"", tmp_path, "", {})
     local = EngineAddress("local", f"unix:{tmp_path}/.laneway/engine.sock")
     assert configured_engines(config) == (local,)
     async with follow_roster(build_roster(config)) as followed:

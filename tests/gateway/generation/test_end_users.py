@@ -48,7 +48,7 @@ def every_row(connection: sa.Connection) -> str:
 def limited(make_stack: Callable[..., Stack]) -> tuple[Stack, Operator, dict[str, Any]]:
     """acme has a budget for each end user."""
     stack = make_stack()
-    stack.write(lambda c: tenants.update(c, stack.tenants["acme"], store_responses_s=3600))
+    stack.write(lambda c: tenants.update_tenant(c, stack.tenants["acme"], store_responses_s=3600))
     admin = Operator(stack)
     wanted = {"tenant": "acme", "unit": "tokens", "period": "month", "limit_amount": LIMIT, "per_end_user": True}
     for field, value in (("kind", "soft"), ("thresholds", [80])):

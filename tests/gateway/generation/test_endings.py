@@ -297,7 +297,7 @@ def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> Non
     row = used(stack, request_id)
     assert row.ending == "shutdown"
     assert row.completion_tokens > 3
-    key = stack.read(lambda connection: keys.get(connection, stack.key_ids["acme"]))
+    key = stack.read(lambda connection: keys.get_key(connection, stack.key_ids["acme"]))
     assert key is not None
     assert key.last_used_at is not None
     assert stack.open_holds() == 0

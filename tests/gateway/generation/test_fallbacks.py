@@ -233,7 +233,7 @@ def test_a_budget_bears_the_fallback_or_the_first_ones_refusal_stands(stack: Scr
     refused = ask(stack, made.secret)
     assert (refused.status_code, retries_after(refused, 7)) == (503, True)
     voided(stack, refused)
-    stack.write(lambda c: budgets.change(c, tight.id, limit_amount=dear_in + 2 * dear_out))
+    stack.write(lambda c: budgets.change_budget(c, tight.id, limit_amount=dear_in + 2 * dear_out))
     answers: list[httpx.Response] = []
 
     def served() -> bool:
@@ -253,7 +253,11 @@ def test_a_limit_that_the_fallback_would_pass(stack: ScriptedModels) -> None:
     made = stack.new_key("initech", default_max_tokens=2048)
     change = LimitsChange(tokens_per_minute=200)
     tenant_id = stack.tenants["initech"]
-    stack.write(lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
+    stack.write(
+        lambda c: overrides.change_own_limits(
+            c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change
+        )
+    )
     stack.says(full(SMALL))
     eventually(lambda: ask(stack, made.secret).status_code == 200)
     refused = ask(stack, made.secret, max_tokens=None)  # cut to the small one's context; the other's is larger

@@ -58,7 +58,7 @@ def test_whose_default_counts(stack: Stack) -> None:
     )
 
     def granted(**fields: Any) -> str:
-        made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name="k", **fields))
+        made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name="k", **fields))
         answer = ask(stack, made.secret, max_tokens=None)
         assert answer.status_code == 200, answer.text
         return answer.headers[GRANTED]
@@ -66,9 +66,9 @@ def test_whose_default_counts(stack: Stack) -> None:
     assert granted(project_id=project.id, default_max_tokens=4) == "4"
     assert granted(project_id=project.id) == "5"
     assert granted() == "2048"
-    stack.write(lambda c: tenants.update(c, tenant_id, default_max_tokens=6))
+    stack.write(lambda c: tenants.update_tenant(c, tenant_id, default_max_tokens=6))
     assert granted() == "6"
     assert granted(project_id=project.id) == "5"
     stack.write(lambda c: tenants.update_project(c, project.id, default_max_tokens=None))
     assert granted(project_id=project.id) == "6"
-    stack.write(lambda c: tenants.update(c, tenant_id, default_max_tokens=None))
+    stack.write(lambda c: tenants.update_tenant(c, tenant_id, default_max_tokens=None))

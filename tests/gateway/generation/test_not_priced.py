@@ -19,8 +19,8 @@ ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content"
 @pytest.fixture(scope="module")
 def secret(stack: Stack) -> str:
     """Of a tenant that pays in a currency in which nothing is priced."""
-    tenant = stack.write(lambda c: tenants.create(c, slug="euro", name="Euro", tier="standard", currency="EUR"))
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant.id, name="euro"))
+    tenant = stack.write(lambda c: tenants.create_tenant(c, slug="euro", name="Euro", tier="standard", currency="EUR"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant.id, name="euro"))
     stack.known()
     return made.secret
 

@@ -18,7 +18,7 @@ from gateway.api.generation_request import GenerationRequest, LargeBody, Prompt
 from gateway.api.sampling import TextRules, make_sampling
 from gateway.catalog.registry import ModelTarget, Registry, ServedName
 from gateway.catalog.served_models import ModelFiles, ServedModel
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.engines import engine as protocol
 from gateway.errors import InvalidRequest
@@ -53,7 +53,9 @@ def planner(directories: dict[str, Path], **ids: int) -> tuple[RequestPlanner, d
     registry.serve([ServedName(model(name), 0) for name in directories])
     engine = cast(protocol.Engine, Engine(**ids))
     secrets = ServerSecrets(bytes(32))
-    return RequestPlanner(parse(b"", Path(), "test", {}), served, registry, engine, LargeWork(), secrets), tokenizers
+    return RequestPlanner(
+        parse_gateway_config(b"", Path(), "test", {}), served, registry, engine, LargeWork(), secrets
+    ), tokenizers
 
 
 def asked(*prompts: Prompt) -> GenerationRequest:

@@ -97,7 +97,9 @@ def test_limits_come_first_and_an_answer_is_there_for_whoever_used_them_up(stack
     stack.keys["limited"] = made.secret
     two = LimitsChange(requests_per_minute=2)
     stack.write(
-        lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=two)
+        lambda c: overrides.change_own_limits(
+            c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=two
+        )
     )
     count = "CREATE TRIGGER counted AFTER INSERT ON replays BEGIN INSERT INTO begun VALUES (NEW.key_id); END"
     for statement in ("CREATE TABLE begun (key_id TEXT)", count):
@@ -123,7 +125,7 @@ def test_what_was_refused_runs_when_it_is_asked_again(stack: Stack) -> None:
     eventually(lambda: ask(stack, "refused", tenant="poor").status_code == 429)
     assert ask(stack, "refused", tenant="poor").headers.get("idempotent-replayed") is None
     assert ask(stack, "refused-too", model="none").status_code == 404
-    stack.write(lambda c: budgets.change(c, budget.id, limit_amount=10**6))
+    stack.write(lambda c: budgets.change_budget(c, budget.id, limit_amount=10**6))
     stack.known()
     answers = [ask(stack, "refused", tenant="poor") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -175,7 +177,7 @@ def test_a_caller_who_leaves_may_ask_for_the_answer(slow: Stack) -> None:
     """What still runs has the one place that there is: who asks again hears of it all the same."""
     asked: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
     globex, key_id, one = slow.tenants["globex"], slow.key_ids["globex"], LimitsChange(concurrency=1)
-    slow.write(lambda c: overrides.change(c, scope="key", subject_id=key_id, tenant_id=globex, change=one))
+    slow.write(lambda c: overrides.change_own_limits(c, scope="key", subject_id=key_id, tenant_id=globex, change=one))
     slow.known()
     assert slow.engine is not None
     with stopped(slow.engine.pid):
@@ -244,9 +246,9 @@ class House:
         database.write_sync(self._seed)
 
     def _seed(self, connection: sa.Connection) -> None:
-        tenant = tenants.create(connection, slug="acme", name="Acme", tier="premium")
+        tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="premium")
         self.tenant_id = tenant.id
-        self.key_id = keys.create(connection, tenant_id=tenant.id, name="k").key.id
+        self.key_id = keys.create_key(connection, tenant_id=tenant.id, name="k").key.id
         prices.publish(connection, subject=MODEL, input=1, cached_input=1, output=1, multipliers={"premium": "1"})
         for gateway_id in ("gw_1", "gw_2"):
             leases.extend(connection, gateway_id, 60.0, database_now(connection))

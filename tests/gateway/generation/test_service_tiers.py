@@ -204,7 +204,7 @@ def test_the_tenants_weight_goes_with_its_requests(scripted: ScriptedStack) -> N
         return scripted.scripted.submits[-1].weight
 
     assert sent("globex") == 1.0
-    scripted.write(lambda connection: tenants.update(connection, scripted.tenants["globex"], share_weight=2.5))
+    scripted.write(lambda connection: tenants.update_tenant(connection, scripted.tenants["globex"], share_weight=2.5))
     eventually(lambda: sent("globex") == 2.5, 1.0)
     assert sent("acme") == 1.0
 
@@ -243,7 +243,7 @@ def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) 
 
     eventually(answers)
     which = usage.UsageFilter(key_id=made.key.id)
-    [row] = scripted.read(lambda connection: usage.page(connection, which))
+    [row] = scripted.read(lambda connection: usage.list_usage_rows(connection, which))
     recomputed = {"premium": Recompute(40, 0.75), "standard": Recompute(4, 0.125)}
     assert (row.tier, row.device_s, row.preemptions, row.swapped_tokens) == ("batch", 3.0, 3, 32)
     assert (row.recomputed_tokens, row.recomputed) == (44, recomputed)

@@ -201,8 +201,8 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
     monkeypatch.setattr(holds, "HOLD_WAIT_S", 0.4)
 
     def seed(connection: sa.Connection) -> SimpleNamespace:
-        tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
-        key = keys.create(connection, tenant_id=tenant.id, name="k")
+        tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="standard")
+        key = keys.create_key(connection, tenant_id=tenant.id, name="k")
         prices.publish(connection, subject="m", input=1, cached_input=1, output=1, multipliers={"standard": 1})
         return SimpleNamespace(
             tenant_id=tenant.id, key_id=key.key.id, project_id=None, first_key_id=key.key.id, tag_set_id=None

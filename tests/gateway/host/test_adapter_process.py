@@ -11,7 +11,7 @@ import pytest
 
 from adapters.files.header import AdapterRefused
 from adapters.files.store import AdapterStore
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.host import adapter_process
 from gateway.host.adapter_process import Resolver, environment, run_adapters
 from gateway.metrics import Metrics
@@ -54,7 +54,7 @@ async def test_one_that_takes_too_long_is_ended() -> None:
 
 async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) -> None:
     store = AdapterStore(tmp_path / "store")
-    config = parse(b"", tmp_path, "test", {})
+    config = parse_gateway_config(b"", tmp_path, "test", {})
     config = msgspec.structs.replace(config, adapters=msgspec.structs.replace(config.adapters, check_s_max=0.001))
     uploads = Uploads(store, config, Metrics())
     with store.begin_incoming() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.config.file import default_console_directory, parse
+from gateway.config.file import default_console_directory, parse_gateway_config
 from gateway.http import console_files
 from gateway.http.console_files import BuildRefused, ConsoleFiles
 from support.stack import Stack
@@ -154,8 +154,8 @@ def test_without_a_build_it_says_how(make_stack: Callable[..., Stack], tmp_path:
 
 
 def test_where_they_are(tmp_path: Path) -> None:
-    assert parse(b"", tmp_path, "test", {}).console_dir == default_console_directory()
-    named = parse(b'[gateway]\nconsole_dir = "built"', tmp_path, "test", {})
+    assert parse_gateway_config(b"", tmp_path, "test", {}).console_dir == default_console_directory()
+    named = parse_gateway_config(b'[gateway]\nconsole_dir = "built"', tmp_path, "test", {})
     assert named.console_dir == tmp_path / "built"
 
 

@@ -104,7 +104,7 @@ def test_an_encoded_body_is_refused_by_name(stack: Stack, encoding: str) -> None
             answer = httpx.post(stack.url + path, content=content, headers=headers)
             assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity"), path
             assert repr(encoding) in answer.json()["error"]["message"]
-    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="me", kind="admin")).secret
+    admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="me", kind="admin")).secret
     headers["Authorization"] = f"Bearer {admin}"
     for path in ("/v1/admin/projects", "/v1/admin/session", "/v1/admin/adapters/check"):
         answer = httpx.post(stack.url + path, content=data, headers=headers)

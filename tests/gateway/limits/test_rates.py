@@ -85,11 +85,11 @@ def limited(stack: Stack, **limits: Any) -> str:
     """A new key with limits of its own; its secret."""
 
     def run(connection: sa.Connection) -> keys.MadeKey:
-        made = keys.create(connection, tenant_id=stack.tenants["acme"], name="limited")
+        made = keys.create_key(connection, tenant_id=stack.tenants["acme"], name="limited")
         tenant_id = made.key.tenant_id
         assert tenant_id is not None
         change = LimitsChange(**limits)
-        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
+        overrides.change_own_limits(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
         return made
 
     return stack.write(run).secret
@@ -180,7 +180,7 @@ def test_limits_of_a_tenant_hold_over_its_keys(make_stack: Any) -> None:
 
 
 def test_an_operator_sets_limits(stack: Stack) -> None:
-    operator = stack.write(lambda connection: keys.create(connection, tenant_id=None, name="op", kind="admin"))
+    operator = stack.write(lambda connection: keys.create_key(connection, tenant_id=None, name="op", kind="admin"))
     admin = {"Authorization": f"Bearer {operator.secret}"}
     made = stack.new_key("globex")
     stack.keys["bounded"] = made.secret

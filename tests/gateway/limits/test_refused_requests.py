@@ -45,7 +45,7 @@ def limited(stack: Stack, **limits: int) -> httpx.Client:
     made = stack.new_key("acme")
     change = LimitsChange(**limits)
     stack.write(
-        lambda c: overrides.change(
+        lambda c: overrides.change_own_limits(
             c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=change
         )
     )
@@ -156,7 +156,7 @@ def test_a_budget_that_is_raised_is_used_at_once(stack: Stack) -> None:
     budget = stack.budget(made.key, "tokens", 0)
     stack.known()
     assert stack.chat(made.key.id).status_code == 429
-    stack.write(lambda c: budgets.change(c, budget.id, limit_amount=10**6))
+    stack.write(lambda c: budgets.change_budget(c, budget.id, limit_amount=10**6))
     stack.known()
     answer = stack.chat(made.key.id)
     assert answer.status_code == 200, answer.text

@@ -23,7 +23,7 @@ from billing.ledger.messages import HoldRequest
 from gateway.access import audit_log, keys
 from gateway.admin import erasure_file
 from gateway.admin.erasure_file import Erasure, ErasuresUnreadable
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from gateway.config.server_secrets import read_server_secrets
 from gateway.host.schema_check import RestoreUnfinished, check_schema
 from gateway.recovery import dumps
@@ -133,7 +133,7 @@ def test_a_restore_ends_the_sessions_of_the_backup(laneway: Laneway, sqlite_url:
     """A session that was ended after the backup, for example by a sign-out, must not come back."""
 
     def begin(connection: sa.Connection) -> None:
-        key = keys.create(connection, tenant_id=None, name="console", kind="admin").key
+        key = keys.create_key(connection, tenant_id=None, name="console", kind="admin").key
         moments = dict.fromkeys(("created_at", "seen_at", "expires_at"), 2**52)
         connection.execute(sa.insert(sessions).values(id="ses_1", hash="h", key_id=key.id, **moments))
 
@@ -243,12 +243,12 @@ async def held(books: Books, request: HoldRequest) -> None:
 def test_the_file_of_erasures_is_only_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "erasures.jsonl"
     first, second = Erasure("era_1", "ten_1", 1), Erasure("era_2", "ten_2", 2)
-    erasure_file.append(path, [first])
-    erasure_file.append(path, [first, second])
-    assert erasure_file.read(path) == [first, second]
+    erasure_file.append_erasures(path, [first])
+    erasure_file.append_erasures(path, [first, second])
+    assert erasure_file.read_erasures(path) == [first, second]
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ErasuresUnreadable, match="line 2"):
-        erasure_file.read(path)
+        erasure_file.read_erasures(path)
 
 
 def test_an_old_backup_does_not_bring_an_erased_tenant_back(laneway: Laneway, sqlite_url: str) -> None:
@@ -269,16 +269,16 @@ def test_an_old_backup_does_not_bring_an_erased_tenant_back(laneway: Laneway, sq
 
 def test_a_backup_beside_writers_is_one_moment(laneway: Laneway, sqlite_url: str, tmp_path: Path) -> None:
     """A line that is written while the database is copied is not in the copy, and the copy does not begin again."""
-    config: Config = parse(laneway.file.read_bytes(), tmp_path, "test", {})
+    config: Config = parse_gateway_config(laneway.file.read_bytes(), tmp_path, "test", {})
     database = Database(sqlite_url)
     with dumps.one_view(config.database_url) as connection:
-        database.write_sync(lambda c: audit_log.record(c, actor="me", action="a.b", object_id="x"))
+        database.write_sync(lambda c: audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x"))
         dumps.copy_sqlite(connection, tmp_path / "copy.db")
     database.close()
     copy = Database(f"sqlite:///{tmp_path}/copy.db")
-    assert [line.action for line in copy.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter()))] == [
-        "tenant.create"
-    ]
+    assert [
+        line.action for line in copy.read_sync(lambda c: audit_log.list_audit_lines(c, audit_log.AuditFilter()))
+    ] == ["tenant.create"]
     copy.close()
     path, _manifest = write_backup(
         config, read_server_secrets(config), laneway.file, tmp_path, lambda _name: contextlib.nullcontext(), print

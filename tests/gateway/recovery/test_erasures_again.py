@@ -17,7 +17,7 @@ from gateway.access import people
 from gateway.access.people import Grant, Identity
 from gateway.admin import erasure_file
 from gateway.admin.erasure_file import Erasure
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.recovery.erasures import replay
 from migrations.upgrade import upgrade
 from support.gateway.command_line import Laneway
@@ -64,7 +64,7 @@ def test_the_replaced_database_names_its_erasures(laneway: Laneway, tmp_path: Pa
 def test_the_archive_names_erasures_that_its_database_lacks(laneway: Laneway, tmp_path: Path) -> None:
     """The process ended between the file and the database, and the backup was taken before the next start."""
     tenant_id = laneway.json("tenants", "list")[0]["id"]
-    erasure_file.append(host_file(laneway), [Erasure("era_1", tenant_id, 1)])
+    erasure_file.append_erasures(host_file(laneway), [Erasure("era_1", tenant_id, 1)])
     archive = alone(laneway.json("backup")["file"], tmp_path / "elsewhere")
     host_file(laneway).unlink()
     assert laneway.json("restore", str(archive), "--replace")["erased"] == 1
@@ -79,7 +79,7 @@ def test_people_who_lost_their_role_before_are_erased(laneway: Laneway, sqlite_u
         for subject, grant in roles.items():
             identity = Identity(issuer="https://sso.example", subject=subject, name=subject, email=None, groups=())
             person = people.sign_in(connection, identity, grant, "req_1")
-            people.update(connection, person, identity, None, "req_2")
+            people.update_person(connection, person, identity, None, "req_2")
 
     database.write_sync(lose_roles)
     laneway.text("tenants", "erase", "acme", "--confirm", "acme")
@@ -94,8 +94,8 @@ def test_errors_of_deliveries_are_erased(laneway: Laneway, sqlite_url: str) -> N
     database = Database(sqlite_url)
 
     def fail_delivery(connection: sa.Connection) -> None:
-        webhook = webhooks.create(connection, url="https://hooks.acme.example/", tenant_id=tenant_id).webhook
-        budget = budgets.create(
+        webhook = webhooks.create_webhook(connection, url="https://hooks.acme.example/", tenant_id=tenant_id).webhook
+        budget = budgets.create_budget(
             connection,
             tenant_id=tenant_id,
             scope="tenant",
@@ -121,7 +121,7 @@ def test_errors_of_deliveries_are_erased(laneway: Laneway, sqlite_url: str) -> N
 
 def test_gateways_that_start_at_once_replay_one_after_the_other(laneway: Laneway, sqlite_url: str) -> None:
     """On PostgreSQL each saw the erasure missing, and all but one failed to start."""
-    config = parse(laneway.file.read_bytes(), laneway.file.parent, "test", {})
+    config = parse_gateway_config(laneway.file.read_bytes(), laneway.file.parent, "test", {})
     database = Database(sqlite_url)
     statements: list[str] = []
 
@@ -144,10 +144,10 @@ def test_gateways_that_start_at_once_replay_one_after_the_other(laneway: Laneway
 
 def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, whole = tmp_path / "erasures.jsonl", os.write
-    erasure_file.append(path, [Erasure("era_1", "ten_1", 1)])
+    erasure_file.append_erasures(path, [Erasure("era_1", "ten_1", 1)])
     monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[:10]))
     with pytest.raises(OSError, match="10 of"):
-        erasure_file.append(path, [Erasure("era_2", "ten_2", 2)])
+        erasure_file.append_erasures(path, [Erasure("era_2", "ten_2", 2)])
     monkeypatch.undo()
-    erasure_file.append(path, [Erasure("era_3", "ten_3", 3)])
-    assert [erasure.id for erasure in erasure_file.read(path)] == ["era_1", "era_3"]
+    erasure_file.append_erasures(path, [Erasure("era_3", "ten_3", 3)])
+    assert [erasure.id for erasure in erasure_file.read_erasures(path)] == ["era_1", "era_3"]

@@ -24,7 +24,7 @@ from billing.ledger.ledger import Ledger
 from billing.tables import metadata
 from gateway import tables
 from gateway.access import audit_log, keys
-from gateway.config.file import parse
+from gateway.config.file import parse_gateway_config
 from gateway.config.server_secrets import read_server_secrets
 from gateway.files.backends import ContentDirectory
 from gateway.files.contents import FileContents
@@ -56,7 +56,7 @@ def books(database_url: str) -> Iterator[Books]:
 @pytest.fixture
 def laneway(tmp_path: Path, books: Books) -> Laneway:
     made = Laneway(tmp_path, f'[gateway]\ndatabase_url = "{books.url}"\n')
-    config = parse(made.file.read_bytes(), tmp_path, "test", {})
+    config = parse_gateway_config(made.file.read_bytes(), tmp_path, "test", {})
     contents = FileContents(ContentDirectory(config.files_dir))
     asyncio.run(fill(books, TextKeys(read_server_secrets(config)), contents))
     return made
@@ -67,22 +67,22 @@ async def fill(books: Books, text_keys: TextKeys, contents: FileContents) -> Non
     database, tenant_id = books.database, books.tenant.id
 
     def insert(connection: sa.Connection) -> str:
-        tenants.update(connection, tenant_id, name=MARK, store_responses_s=3600)
-        tenants.create(connection, slug="other", name="Neuromancer", tier="batch")
+        tenants.update_tenant(connection, tenant_id, name=MARK, store_responses_s=3600)
+        tenants.create_tenant(connection, slug="other", name="Neuromancer", tier="batch")
         tenants.create_project(connection, tenant_id=tenant_id, name=f"{MARK} project")
-        made = keys.create(connection, tenant_id=tenant_id, name=f"{MARK} key")
-        keys.create(connection, tenant_id=tenant_id, name=f"{MARK} again")
-        webhooks.create(connection, url=f"https://{MARK}.example.org/", tenant_id=tenant_id)
+        made = keys.create_key(connection, tenant_id=tenant_id, name=f"{MARK} key")
+        keys.create_key(connection, tenant_id=tenant_id, name=f"{MARK} again")
+        webhooks.create_webhook(connection, url=f"https://{MARK}.example.org/", tenant_id=tenant_id)
         register(connection, name=f"{MARK}-style", tenant_id=tenant_id, digest="ab" * 32, model="model-a")
         after = {"name": MARK}
-        audit_log.record(connection, actor="me", action="a.b", object_id="x", tenant_id=tenant_id, after=after)
+        audit_log.add_audit_line(connection, actor="me", action="a.b", object_id="x", tenant_id=tenant_id, after=after)
         return made.key.id
 
     key_id = database.write_sync(insert)
     budget = books.budget(10_000)
     ledger = Ledger(database, "gw_1")
     database.write_sync(
-        lambda c: budgets.create(
+        lambda c: budgets.create_budget(
             c,
             tenant_id=tenant_id,
             scope="key",

@@ -78,7 +78,7 @@ def test_a_repeated_write_runs_once(automated: Stack, operator: Operator) -> Non
     assert sent(operator, "key-1", "POST", "projects", new_key).status_code == 422, "another path is another request"
     assert sent(operator, "no space", "POST", "keys", new_key).json()["error"]["param"] == "Idempotency-Key"
     # Of another actor, the name is its own.
-    second = automated.write(lambda c: keys.create(c, tenant_id=None, name="second", kind="admin"))
+    second = automated.write(lambda c: keys.create_key(c, tenant_id=None, name="second", kind="admin"))
     assert sent(operator, "key-1", "POST", "keys", new_key, second.secret).json()["id"] != first.json()["id"]
 
 
@@ -186,7 +186,7 @@ def test_everything_is_found_by_its_id(automated: Stack, operator: Operator) -> 
             made[path] = found[0]
     assert "periods" in made
     theirs = automated.write(
-        lambda c: keys.create(
+        lambda c: keys.create_key(
             c, tenant_id=automated.tenants["globex"], name="theirs", kind="admin", role="tenant_admin"
         )
     )
@@ -206,7 +206,9 @@ def test_everything_is_found_by_its_id(automated: Stack, operator: Operator) -> 
     for secret, status in ((theirs.secret, 404), (operator.key.secret, 200)):
         seen = httpx.get(f"{url}{line['id']}", headers={"Authorization": f"Bearer {secret}"})
         assert seen.status_code == status
-    ours = automated.write(lambda c: keys.create(c, tenant_id=tenant, name="ours", kind="admin", role="tenant_admin"))
+    ours = automated.write(
+        lambda c: keys.create_key(c, tenant_id=tenant, name="ours", kind="admin", role="tenant_admin")
+    )
     [own] = [
         one
         for one in httpx.get(url.rstrip("/"), headers={"Authorization": f"Bearer {ours.secret}"}).json()["data"]

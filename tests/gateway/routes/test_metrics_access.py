@@ -13,7 +13,7 @@ import pytest
 
 from gateway.access import keys
 from gateway.access.roles import ROLES, Role
-from gateway.config.file import ConfigError, parse
+from gateway.config.file import ConfigError, parse_gateway_config
 from support.gateway.several_models import SMALL, ManyModels, sections
 from support.paths import REPO
 from support.ports import free_port
@@ -37,7 +37,7 @@ def test_nobody_reads_them_without_a_key(stack: Stack) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_whoever_may_read_the_engine_reads_them(stack: Stack, role: Role) -> None:
     tenant_id = stack.tenants["acme"] if role == "tenant_admin" else None
-    made = stack.write(lambda c: keys.create(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=tenant_id, name=role, kind="admin", role=role))
     assert asked(stack, made).status_code == (403 if role == "tenant_admin" else 200)
 
 
@@ -113,16 +113,18 @@ def test_a_taken_metrics_address_is_said(make_stack: Callable[..., Stack], tmp_p
 )
 def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(ConfigError, match="metrics_address"):
-        parse(f'[gateway]\nmetrics_address = "{address}"\n'.encode(), Path("/"), "test", {})
+        parse_gateway_config(f'[gateway]\nmetrics_address = "{address}"\n'.encode(), Path("/"), "test", {})
 
 
 def test_addresses() -> None:
     for address, place in (("127.0.0.1:9464", ("127.0.0.1", 9464)), ("[::1]:1", ("::1", 1)), ("", None)):
-        config = parse(f'[gateway]\nmetrics_address = "{address}"\n'.encode(), Path("/"), "test", {})
+        config = parse_gateway_config(f'[gateway]\nmetrics_address = "{address}"\n'.encode(), Path("/"), "test", {})
         assert config.gateway.metrics_host_port == place
 
 
 def test_the_deployments_metrics_are_for_its_own_host() -> None:
-    config = parse((REPO / "deploy/laneway.toml").read_bytes(), REPO / "deploy", "test", dict(os.environ))
+    config = parse_gateway_config(
+        (REPO / "deploy/laneway.toml").read_bytes(), REPO / "deploy", "test", dict(os.environ)
+    )
     assert config.gateway.metrics_host_port is not None
     assert config.gateway.metrics_host_port[0] == "127.0.0.1"

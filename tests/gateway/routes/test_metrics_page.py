@@ -141,7 +141,7 @@ def test_a_removed_model_keeps_its_name_and_its_secrecy(several: ManyModels) -> 
     stack, made = several, "vllm:generation_tokens_total"
     place = stack.config.gateway.metrics_host_port
     assert place is not None
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = {"Authorization": f"Bearer {secret}"}
 
     def public() -> str:

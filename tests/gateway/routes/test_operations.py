@@ -65,7 +65,7 @@ def test_one_line_a_request_and_no_text_of_it(stack: Stack) -> None:
 def test_the_log_and_the_books_have_the_same_times_of_a_request(stack: Stack) -> None:
     answer = stack.chat(stream=True, max_tokens=40)
     line = stack.request_line(answer.headers["x-request-id"])
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="times", kind="admin")).secret
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="times", kind="admin")).secret
     headers = {"Authorization": f"Bearer {owner}"}
     one = httpx.get(f"{stack.url}/v1/admin/requests/{line['request_id']}", headers=headers, timeout=10).json()
     assert one["ttft_s"] == one["usage"]["ttft_s"] == line["ttft_s"], "from its arrival at the gateway, everywhere"

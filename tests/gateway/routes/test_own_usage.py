@@ -61,7 +61,7 @@ def test_budgets_of_the_key_its_project_and_its_tenant(stack: Stack) -> None:
     of_key = stack.budget(made.key, "tokens", 10_000)
     stack.budget(other.key, "tokens", 10_000)
     of_tenant = stack.write(
-        lambda connection: budgets.create(
+        lambda connection: budgets.create_budget(
             connection,
             tenant_id=stack.tenants["initech"],
             scope="tenant",
@@ -72,7 +72,7 @@ def test_budgets_of_the_key_its_project_and_its_tenant(stack: Stack) -> None:
         )
     )
     of_project = stack.write(
-        lambda connection: budgets.create(
+        lambda connection: budgets.create_budget(
             connection,
             tenant_id=stack.tenants["initech"],
             scope="project",

@@ -44,7 +44,7 @@ def test_the_connection_serves_on_after_head(stack: Stack) -> None:
 
 
 def test_head_of_a_stream_ends_at_once(stack: Stack) -> None:
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     began = time.monotonic()
     head = httpx.head(f"{stack.url}/v1/admin/engine/live", headers={"Authorization": f"Bearer {secret}"}, timeout=20)
     assert (head.status_code, head.content) == (200, b"")

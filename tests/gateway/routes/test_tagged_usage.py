@@ -25,7 +25,7 @@ REFUSED_TAGS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.fixture(scope="module")
 def operator(stack: Stack) -> Iterator[httpx.Client]:
-    made = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {made.secret}"}
     with httpx.Client(base_url=stack.url, headers=headers, timeout=30) as client:
         yield client

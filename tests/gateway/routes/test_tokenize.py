@@ -225,7 +225,7 @@ def test_each_takes_one_request_and_no_token_from_the_limits(stack: Stack) -> No
     made = stack.new_key("acme")
     change = LimitsChange(requests_per_minute=3, tokens_per_minute=1000)
     stack.write(
-        lambda c: overrides.change(
+        lambda c: overrides.change_own_limits(
             c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=change
         )
     )

@@ -30,7 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator[
 
 @pytest.fixture
 def operator(stack: Stack) -> Iterator[httpx.Client]:
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     headers = {"Authorization": f"Bearer {secret}"}
     with httpx.Client(base_url=f"{stack.url}/v1/admin", headers=headers, timeout=30) as client:
         yield client

@@ -10,7 +10,7 @@ import pytest
 from gateway.tools.definitions import ToolSpec
 from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS, QWEN3_CODER, ToolFormat
 from gateway.tools.parser import AnswerParser, AnswerSyntax, ReasoningMarkers
-from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta, joined
+from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta, join_parts
 from gateway.tools.scanning import AnswerMarkers
 
 CHUNKINGS = int(os.environ.get("LANEWAY_TOOL_CHUNKINGS", "200"))
@@ -57,7 +57,7 @@ def parts_of(parser: AnswerParser, pieces: list[str]) -> list[Part]:
         parser.push_text(piece)
         parts += parser.take_parts()
     parser.finish()
-    return joined(parts + parser.take_parts())
+    return join_parts(parts + parser.take_parts())
 
 
 def cut_at_random(text: str, chance: random.Random) -> list[str]:

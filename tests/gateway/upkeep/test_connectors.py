@@ -89,7 +89,9 @@ def pusher(books: Books, own: ConnectorSection, gateway_id: str = "gw_1") -> Con
 
 def state(books: Books, own: ConnectorSection) -> ConnectorState:
     needs = [own.name] if own.needs_account else []
-    [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=own.after_s, needs_account=needs))
+    [found] = books.database.read_sync(
+        lambda c: connectors.list_connector_states(c, after_s=own.after_s, needs_account=needs)
+    )
     return found
 
 
@@ -115,7 +117,7 @@ async def test_stripe_has_each_hour_once(
     use(books, HOURS_AGO)
     fold(books, HOURS_AGO)
     assert await one.push_due() == 0, "usage from before the connector's first run is not pushed"
-    unknown = books.database.write_sync(lambda c: tenants.create(c, slug="b", name="B", tier="batch"))
+    unknown = books.database.write_sync(lambda c: tenants.create_tenant(c, slug="b", name="B", tier="batch"))
     account(books, books.tenant.id, "cus_acme")
     for made in (5, 6):
         use(books, HOURS_AGO + SECOND, prompt=10, cached=4, made=made)
@@ -184,14 +186,14 @@ def test_a_refusal_does_not_settle_an_earlier_attempt_without_an_answer(sqlite_b
     options: dict[str, Any] = {"after_s": 0, "retry_s": 1, "sure_s": 3600, "age_s_max": 86_400, "limit": 10}
 
     def claim(now: int) -> list[connectors.PushEvent]:
-        return write(lambda c: connectors.claim(c, "stripe", **options, clock=lambda _: now))
+        return write(lambda c: connectors.claim_push_events(c, "stripe", **options, clock=lambda _: now))
 
     for at, certain in ((0, False), (30, True), (59, True)):
         [event] = claim(NOW + at * 60 * SECOND)
         failure = PushFailure("it failed", certain=certain)
-        write(lambda c, event=event, failure=failure: connectors.record(c, "stripe", [(event, failure)]))
+        write(lambda c, event=event, failure=failure: connectors.record_push_results(c, "stripe", [(event, failure)]))
     assert claim(NOW + 61 * 60 * SECOND) == []
-    [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
+    [found] = books.database.read_sync(lambda c: connectors.list_connector_states(c, after_s=0))
     assert found.stuck == 1
 
 
@@ -245,16 +247,20 @@ def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> 
     options: dict[str, Any] = {"after_s": 0, "retry_s": 1, "sure_s": 3600, "limit": 10}
 
     def claim(now: int, age_s_max: float = 86_400) -> list[connectors.PushEvent]:
-        return write(lambda c: connectors.claim(c, "stripe", **options, age_s_max=age_s_max, clock=lambda _: now))
+        return write(
+            lambda c: connectors.claim_push_events(c, "stripe", **options, age_s_max=age_s_max, clock=lambda _: now)
+        )
 
     first = claim(NOW)
     assert [event.attempt for event in first] == [1, 1]
     unsure, refused = PushFailure("no answer", certain=False), PushFailure("it answered 400", certain=True)
-    write(lambda c: connectors.record(c, "stripe", [(first[0], unsure), (first[1], refused)], lambda _: NOW))
+    write(
+        lambda c: connectors.record_push_results(c, "stripe", [(first[0], unsure), (first[1], refused)], lambda _: NOW)
+    )
     again = claim(NOW + 2 * HOUR)
     assert [event.identifier for event in again] == [first[1].identifier], "the other one may have arrived"
-    write(lambda c: connectors.record(c, "stripe", [(again[0], None)], lambda _: NOW))
-    [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
+    write(lambda c: connectors.record_push_results(c, "stripe", [(again[0], None)], lambda _: NOW))
+    [found] = books.database.read_sync(lambda c: connectors.list_connector_states(c, after_s=0))
     assert (found.stuck, found.waiting, found.retrying) == (1, 1, 0)
     assert "too long ago" in (found.stuck_reason or "")
     assert connectors_finding([found], 0)[0] == "degraded"
@@ -262,8 +268,10 @@ def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> 
     assert write(lambda c: connectors.release(c, "stripe")) == 1
     [last] = claim(NOW + 3 * HOUR)
     assert (last.identifier, last.tokens) == (first[0].identifier, first[0].tokens)
-    write(lambda c: connectors.record(c, "stripe", [(last, None)], lambda _: NOW))
-    write(lambda c: connectors.record(c, "stripe", [(last, None)], lambda _: NOW))  # by a gateway that was slow
+    write(lambda c: connectors.record_push_results(c, "stripe", [(last, None)], lambda _: NOW))
+    write(
+        lambda c: connectors.record_push_results(c, "stripe", [(last, None)], lambda _: NOW)
+    )  # by a gateway that was slow
     assert sound(books)
     use(books, HOURS_AGO, prompt=1, made=1)
     fold(books, NOW)

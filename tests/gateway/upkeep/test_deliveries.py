@@ -65,11 +65,11 @@ class Money:
         self._database = database
         self.ledger = Ledger(database, "gw_1")
         self._number = 0
-        self.tenant = database.write_sync(lambda c: tenants.create(c, slug="acme", name="Acme", tier="standard"))
+        self.tenant = database.write_sync(lambda c: tenants.create_tenant(c, slug="acme", name="Acme", tier="standard"))
 
         def make(connection: sa.Connection) -> None:
             prices.publish(connection, subject="m", input=1, cached_input=1, output=1, multipliers={"standard": 1})
-            budgets.create(
+            budgets.create_budget(
                 connection,
                 tenant_id=self.tenant.id,
                 scope="tenant",
@@ -84,7 +84,7 @@ class Money:
         database.write_sync(make)
 
     def webhook(self, url: str) -> webhooks.MadeWebhook:
-        return self._database.write_sync(lambda c: webhooks.create(c, url=url))
+        return self._database.write_sync(lambda c: webhooks.create_webhook(c, url=url))
 
     async def cross(self) -> None:
         """Ten tokens: one threshold further."""
@@ -106,7 +106,7 @@ class Money:
         """Oldest alert first."""
 
         def read(connection: sa.Connection) -> list[alerts.Delivery]:
-            found = alerts.listing(connection)[::-1]
+            found = alerts.list_alerts(connection)[::-1]
             told = alerts.deliveries(connection, [alert.id for alert in found])
             return [delivery for alert in found for delivery in told[alert.id]]
 
@@ -130,7 +130,7 @@ async def test_what_a_webhook_gets(database: Database, money: Money, endpoint: E
     assert await deliverer(database).run_once() == 1
     [(headers, body)] = endpoint.got
     event = json.loads(body)
-    [alert] = database.read_sync(alerts.listing)
+    [alert] = database.read_sync(alerts.list_alerts)
     assert (event["id"], event["type"]) == (alert.id, "budget.threshold_reached")
     data = event["data"]
     assert (data["threshold"], data["used"], data["limit_amount"]) == (10, 10, 100)
@@ -315,7 +315,7 @@ def test_a_gateway_tells_its_webhooks(make_stack: Callable[..., Stack], endpoint
     # Refused addresses are tried again soon. An answer takes longer on a busy machine, and is waited for once.
     times = "timeout_s = 10\nretry_s = 11" if private else "timeout_s = 0.3\nretry_s = 0.4"
     stack = make_stack(toml=f"[webhooks]\npoll_s = 0.2\n{times}\nprivate_addresses = {str(private).lower()}\n")
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
         made = client.post("webhooks", json={"url": endpoint.url, "tenant": "acme"}).json()

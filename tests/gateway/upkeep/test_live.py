@@ -85,7 +85,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterat
 
 @pytest.fixture
 def operator(watched: Stack) -> keys.MadeKey:
-    return watched.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    return watched.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def test_it_ends_with_the_key(watched: Stack, operator: keys.MadeKey) -> None:
 
 
 def test_by_a_session_it_goes_on_until_the_sign_out(watched: Stack) -> None:
-    admin = watched.write(lambda c: keys.create(c, tenant_id=None, name="signs in", kind="admin"))
+    admin = watched.write(lambda c: keys.create_key(c, tenant_id=None, name="signs in", kind="admin"))
     with httpx.Client(base_url=watched.url) as browser:
         signed_in = browser.post("/v1/admin/session", json={"key": admin.secret})
         [cookie] = browser.cookies.jar
@@ -249,7 +249,7 @@ def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -
         return str(answer.json()["error"]["message"])
 
     made = [
-        watched.write(lambda c: keys.create(c, tenant_id=None, name="watches", kind="admin"))
+        watched.write(lambda c: keys.create_key(c, tenant_id=None, name="watches", kind="admin"))
         for _ in range(live_feed.WATCHERS_MAX // live_feed.KEY_WATCHERS_MAX)
     ]
     watches: list[Watch] = []
@@ -328,7 +328,7 @@ def test_requests_of_another_gateway_have_their_tenant_and_a_stop_ends_who_watch
     stack = Stack(tmp_path / "two", postgres_url, model_dir, fake={"step_ms": 20.0})
     stack.start()
     stack.start_more_gateways(1)
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     ask = threading.Thread(
         target=lambda: httpx.post(
             f"{stack.urls[1]}/v1/chat/completions",

@@ -19,7 +19,7 @@ from billing.ledger import leases
 from gateway import tables
 from gateway.access import keys
 from gateway.access.routing_keys import open_routing_key, rewrap_routing_keys, seal_routing_key
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.host.workers import WorkerIndex
 from gateway.metrics import Metrics
@@ -65,7 +65,7 @@ class Gateways:
 
     def make_webhook(self, url: str, *, sealed: bytes | None = None, **fields: Any) -> webhooks.MadeWebhook:
         def make(connection: sa.Connection) -> webhooks.MadeWebhook:
-            made = webhooks.create(connection, url=url, events=("problems",), **fields)
+            made = webhooks.create_webhook(connection, url=url, events=("problems",), **fields)
             if sealed is not None:
                 webhooks.set_routing_key(connection, made.webhook.id, sealed)
             return made
@@ -160,12 +160,12 @@ def test_old_events_are_deleted_and_open_problems_are_not(gateways: Gateways, da
     gateways.step({"disk": ("down", "full")})
     gateways.pass_time(AFTER_S)
     [opened] = gateways.step({"disk": ("down", "full")})
-    listed = database.read_sync(lambda c: problem_events.listing(c, 10))
+    listed = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     assert [event for event, _ in listed] == [opened]
 
 
 def deliverer(database: Database) -> Deliverer:
-    settings = parse(TOML.format(after_s=0).encode(), Path("/nowhere"), "test", {}).webhooks
+    settings = parse_gateway_config(TOML.format(after_s=0).encode(), Path("/nowhere"), "test", {}).webhooks
     return Deliverer(database, Metrics(), settings, SECRETS)
 
 
@@ -194,7 +194,7 @@ async def test_a_resolution_never_overtakes_the_event_that_opened(
         make_due(database)
         await deliverer(database).run_once()
     assert endpoint.ids() == [opened.id, opened.id, resolved.id]
-    listed = database.read_sync(lambda c: problem_events.listing(c, 10))
+    listed = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     states = [(one.state, one.attempts) for _, deliveries in listed for one in deliveries if one.webhook_id == hook.id]
     assert states == [("delivered", 1), ("delivered", 2)]
 
@@ -241,7 +241,7 @@ async def test_a_routing_key_of_another_secret_fails_with_the_reason(
     gateways.step(DOWN)
     await deliverer(database).run_once()
     assert endpoint.got == []
-    [(_, deliveries)] = database.read_sync(lambda c: problem_events.listing(c, 10))
+    [(_, deliveries)] = database.read_sync(lambda c: problem_events.list_problem_events(c, 10))
     [delivery] = [one for one in deliveries if one.webhook_id == made.id]
     assert "encrypted with another server secret" in (delivery.last_error or "")
 
@@ -295,7 +295,7 @@ class Watched:
 async def watched(postgres_url: str, tmp_path: Path) -> AsyncIterator[Watched]:
     direct = Database(postgres_url)
     async with CutProxy(postgres_url) as proxy:
-        made = Watched(proxy, direct, parse(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
+        made = Watched(proxy, direct, parse_gateway_config(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
         yield made
         made.close()
     direct.close()
@@ -305,7 +305,7 @@ async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
     watched: Watched, endpoint: Endpoint
 ) -> None:
     """Two hosts, the second one with two workers: each host sends it, with one id."""
-    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watched.direct.write_sync(lambda c: webhooks.create_webhook(c, url=endpoint.url, events=("problems",)))
     places = [("gw_a", WorkerIndex()), ("gw_b", WorkerIndex(0, 2)), ("gw_c", WorkerIndex(1, 2))]
     watches = [watched.watch(name, place, lambda: ("ok", "")) for name, place in places]
 
@@ -340,7 +340,7 @@ async def test_a_database_that_does_not_answer_is_sent_too(
     watched: Watched, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.upkeep.problem_watch.READ_S_MAX", 0.2)
-    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watched.direct.write_sync(lambda c: webhooks.create_webhook(c, url=endpoint.url, events=("problems",)))
     watch = watched.watch("gw_a", WorkerIndex(), lambda: ("ok", ""))
     while not watch._known:  # the first read connects, and may take longer
         await watch.run_once()
@@ -360,7 +360,7 @@ def test_two_gateways_send_one_event_for_a_lost_engine(
 ) -> None:
     stack = make_stack(postgres_url, toml=TOML.format(after_s=0.5))
     stack.start_more_gateways(1)
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     made = []
     for fields in ({}, {"format": "slack"}, {"format": "pagerduty", "routing_key": ROUTING_KEY}):
@@ -411,7 +411,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_wrong_webhook_is_refused_with_the_field_and_the_allowed_values(
     stack: Stack, fields: dict[str, Any], param: str, allowed: str
 ) -> None:
-    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+    operator = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     body = {"url": "https://example.org/hook", **fields}
     answer = httpx.post(f"{stack.url}/v1/admin/webhooks", headers=headers, json=body, timeout=30)

@@ -19,7 +19,7 @@ from gateway.access.callers import Callers
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.config.allowance import Allowance
-from gateway.config.file import Config, parse
+from gateway.config.file import Config, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.config.settings import TargetSection
 from gateway.errors import InvalidApiKey
@@ -37,8 +37,8 @@ OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # by a proces
 
 def make_tenant(database: Database, slug: str) -> tuple[str, keys.MadeKey]:
     def run(connection: sa.Connection) -> tuple[str, keys.MadeKey]:
-        tenant = tenants.create(connection, slug=slug, name=slug, tier="premium")
-        return tenant.id, keys.create(connection, tenant_id=tenant.id, name="k")
+        tenant = tenants.create_tenant(connection, slug=slug, name=slug, tier="premium")
+        return tenant.id, keys.create_key(connection, tenant_id=tenant.id, name="k")
 
     return database.write_sync(run)
 
@@ -58,30 +58,30 @@ async def looked(database: Database, seen: int | None) -> Sequence[Change] | Non
 
 async def test_a_write_says_what_it_concerns(database: Database) -> None:
     acme, made = make_tenant(database, "acme")
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
 
     def run(connection: sa.Connection) -> None:
-        keys.create(connection, tenant_id=acme, name="more")
+        keys.create_key(connection, tenant_id=acme, name="more")
         keys.revoke(connection, made.key.id)
         tenants.create_project(connection, tenant_id=acme, name="p")
-        overrides.change(
+        overrides.change_own_limits(
             connection, scope="tenant", subject_id=acme, tenant_id=acme, change=LimitsChange(concurrency=1)
         )
-        keys.create(connection, tenant_id=None, name="ours", kind="admin")
+        keys.create_key(connection, tenant_id=None, name="ours", kind="admin")
 
     database.write_sync(run)
     of_acme = [Change(kind, acme) for kind in ("keys", "projects", "limits")]
     assert await looked(database, seen) == [*of_acme, Change("keys", None)]
-    assert await looked(database, database.read_sync(revision.read)) == ()
+    assert await looked(database, database.read_sync(revision.read_revision)) == ()
 
 
 async def test_what_the_log_lacks_concerns_everything(database: Database) -> None:
     """A first look, a write of an older process, pruned rows, a restored database."""
     acme, _ = make_tenant(database, "acme")
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
     assert await looked(database, None) is None
     database.write_sync(lambda c: c.exec_driver_sql(OLD_BUMP))
-    database.write_sync(lambda c: keys.create(c, tenant_id=acme, name="more"))
+    database.write_sync(lambda c: keys.create_key(c, tenant_id=acme, name="more"))
     assert await looked(database, seen) is None
     assert await looked(database, seen + 1) == [Change("keys", acme)]
     assert await looked(database, seen + 100) is None
@@ -94,7 +94,7 @@ async def test_the_log_keeps_the_last_writes(database: Database) -> None:
         for _ in range(LOG_ROWS_MAX + 250):
             revision.bump(connection, Change("keys", "ten_1"))
 
-    seen = database.read_sync(revision.read)
+    seen = database.read_sync(revision.read_revision)
     database.write_sync(run)
     count = database.read_sync(
         lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar_one()
@@ -128,7 +128,7 @@ async def test_a_key_that_was_unknown_is_known_once_it_is_made(database: Databas
     callers, secret = Callers(database, ["premium"], LIMITS), keys.make_secret("live")
     with pytest.raises(InvalidApiKey):
         await callers.identify(f"Bearer {secret}")
-    database.write_sync(lambda c: keys.create(c, tenant_id=acme, name="late", secret=secret))
+    database.write_sync(lambda c: keys.create_key(c, tenant_id=acme, name="late", secret=secret))
     callers.drop_tenants([acme])
     assert (await callers.identify(f"Bearer {secret}")).tenant_id == acme
 
@@ -178,10 +178,10 @@ def test_prices_are_read_anew_after_writes_that_concern_them(database: Database)
 
     price: dict[str, Any] = {"input": 2, "cached_input": 1, "output": 3, "multipliers": {"premium": 1}}
     assert moves(lambda c: prices.publish(c, subject=MODEL, **price))
-    assert moves(lambda c: tenants.update(c, acme, time_zone="Asia/Tokyo"))
+    assert moves(lambda c: tenants.update_tenant(c, acme, time_zone="Asia/Tokyo"))
     assert moves(lambda c: c.exec_driver_sql(OLD_BUMP))
     assert moves(revision.bump)
-    assert not moves(lambda c: keys.create(c, tenant_id=acme, name="more"))
+    assert not moves(lambda c: keys.create_key(c, tenant_id=acme, name="more"))
     assert not moves(lambda c: tenants.create_project(c, tenant_id=acme, name="p"))
     book = PriceBook()
     book.refresh(7)
@@ -195,7 +195,7 @@ def test_prices_are_read_anew_after_writes_that_concern_them(database: Database)
 def config(tmp_path: Path, model_dir: Path, database_url: str) -> Config:
     upgrade(database_url)
     text = f'[gateway]\ndatabase_url = "{database_url}"\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n'
-    return parse(text.encode(), tmp_path, "test", {})
+    return parse_gateway_config(text.encode(), tmp_path, "test", {})
 
 
 class Memory:

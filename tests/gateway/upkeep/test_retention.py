@@ -22,7 +22,7 @@ from gateway.access import audit_chain, audit_log
 from gateway.access.audit_chain import CheckpointSigner
 from gateway.batch_tables import batch_deliveries, batches
 from gateway.batches.events import insert_deliveries
-from gateway.config.file import Config, ConfigError, parse
+from gateway.config.file import Config, ConfigError, parse_gateway_config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.error_tables import request_error_counts, request_errors
 from gateway.tables import audit_log as log_table
@@ -36,7 +36,7 @@ SECRETS = ServerSecrets(b"s" * 32)
 
 
 def configured(directory: Path, settings: str) -> Config:
-    config = parse(f"[retention]\n{settings}\n".encode(), directory, "test", {})
+    config = parse_gateway_config(f"[retention]\n{settings}\n".encode(), directory, "test", {})
     config.data_dir.mkdir(exist_ok=True)
     return config
 
@@ -114,9 +114,9 @@ async def test_the_audit_log(
         msgspec.to_builtins(kept)
     ]
     known = CheckpointSigner(SECRETS).known
-    found = database.read_sync(lambda c: audit_chain.verify(c, known, [kept]))
+    found = database.read_sync(lambda c: audit_chain.verify_chain(c, known, [kept]))
     assert (found.finding, found.lines, found.pruned_to, found.unhashed) == (None, 2, 3, 0)
-    database.write_sync(lambda c: audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    database.write_sync(lambda c: audit_log.add_audit_line(c, actor="me", action="a.b", object_id="x"))
     await Retention(database, config, SECRETS).run_once()
     assert len(read_checkpoints(config.audit_checkpoints_file)) == 1, "no checkpoint is due"
 
@@ -134,7 +134,7 @@ async def test_files_of_exports(sqlite_url: str, tmp_path: Path) -> None:
     ]
     database.write_sync(lambda c: c.execute(sa.insert(tables.exports), rows))
     await Retention(database, configured(tmp_path, "exports_days = 1"), SECRETS).run_once()
-    states = {job.id: job.state for job in database.read_sync(jobs.listing)}
+    states = {job.id: job.state for job in database.read_sync(jobs.list_exports)}
     assert states == {"exp_old": "removed", "exp_new": "done", "exp_failed": "failed"}
     database.close()
 
@@ -168,7 +168,7 @@ async def test_ended_batches_without_files(database: Database, tmp_path: Path, m
         "endpoint": "/v1/completions",
     }
     values |= {"completion_window": "24h", "created_at": 1, "deadline_at": 2, "lines": 0, "enqueued_tokens": 0}
-    database.write_sync(lambda c: webhooks.create(c, url="https://example.org/", events=["batches"]))
+    database.write_sync(lambda c: webhooks.create_webhook(c, url="https://example.org/", events=["batches"]))
     for number in range(9):
         fields: dict[str, Any] = {"id": f"batch_{number}", "input_file_id": "file-removed", "status": "completed"}
         fields |= {"ended_at": now - (61 if number < 8 else 59) * DAY}

@@ -55,7 +55,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[S
 
 @pytest.fixture
 def operator(own: Stack) -> Iterator[AdapterOperator]:
-    secret = own.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = own.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(own.url, secret)
     yield operator
     operator.close()
@@ -322,7 +322,7 @@ def test_without_slabs_there_are_none(
     make_stack: Callable[..., Stack], tmp_path: Path, made: Callable[[int], Path]
 ) -> None:
     stack = make_stack(toml="[adapters]\nslabs = false\nupkeep_s = 0.1\n")
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(stack.url, secret)
     try:
         digest = operator.upload(made(2200), "plain", tenant="acme")["digest"]
@@ -360,7 +360,7 @@ def test_no_request_is_lost_and_none_is_mixed_while_versions_change(
     """Two gateways, many streams of many tokens, and versions that change under them."""
     stack = make_stack(postgres_url, fake={"step_ms": 1.0})
     stack.start_more_gateways(1)
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(stack.url, secret)
     for seed in (1, 2, 3):
         operator.upload(made(seed), "moving", tenant="acme")

@@ -22,7 +22,7 @@ Served = tuple[Stack, AdapterOperator, Path]
 def served(make_stack: Callable[..., Stack], database_url: str, model_dir: Path, tmp_path: Path) -> Iterator[Served]:
     """On PostgreSQL and on SQLite."""
     stack = make_stack(database_url)
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(stack.url, secret)
     base = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
     yield stack, operator, write_random(tmp_path / "made", base, Recipe(1, 1, ("k_proj",)), MODEL)

@@ -228,7 +228,7 @@ def good(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Good:
 
 @pytest.fixture(scope="module")
 def operator(served: Stack) -> Iterator[AdapterOperator]:
-    secret = served.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = served.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(served.url, secret)
     yield operator
     operator.close()

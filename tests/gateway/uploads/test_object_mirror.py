@@ -118,7 +118,9 @@ async def test_a_removed_adapter_leaves_the_object_store(
     await mirror.complete_store()
     await mirror.complete_store()
     assert {name.split("/")[1] for name in names(object_store)} == {digest}
-    sqlite_database.write_sync(lambda c: adapter_rows.remove(c, adapter_rows.named(c, None, "pirate").id))  # type: ignore[union-attr]
+    sqlite_database.write_sync(
+        lambda c: adapter_rows.remove_adapter_and_versions(c, adapter_rows.named(c, None, "pirate").id)
+    )  # type: ignore[union-attr]
     await mirror.complete_store()
     assert names(object_store) == set()
 
@@ -149,7 +151,7 @@ def test_an_upload_over_http_is_copied_by_its_gateway(
             f'store_address = "127.0.0.1:{port}"\n[adapters]\nupkeep_s = 0.2\ndisk_free_min_bytes = 0\n'
         )
     )
-    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="admin", kind="admin"))
+    admin = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="admin", kind="admin"))
     source = oracle.EXAMPLES / "pirate"
     with (source / "adapter_model.safetensors").open("rb") as weights:
         answer = httpx.post(

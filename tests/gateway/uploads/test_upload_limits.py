@@ -64,7 +64,7 @@ class Begun:
 def admin_key(stack: Stack, tenant: str | None = None) -> MadeKey:
     owner = None if tenant is None else stack.tenants[tenant]
     role = "owner" if tenant is None else "tenant_admin"
-    return stack.write(lambda c: keys.create(c, tenant_id=owner, name="me", kind="admin", role=role))  # type: ignore[arg-type]
+    return stack.write(lambda c: keys.create_key(c, tenant_id=owner, name="me", kind="admin", role=role))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ def pages(database: Database, tenant_id: str, between: Callable[[], None], **ask
     after: ListCursor | None = None
     while True:
         wanted = ListQuery(after=after, **asked)
-        listed: ListPage[keys.Key] = database.read_sync(lambda c, w=wanted: keys.found(c, w, tenant_id=tenant_id))
+        listed: ListPage[keys.Key] = database.read_sync(lambda c, w=wanted: keys.query_keys(c, w, tenant_id=tenant_id))
         assert len(listed.items) <= wanted.limit
         found += listed.items
         after = listed.next
@@ -89,7 +89,7 @@ def test_each_row_once_and_in_order(
 
     def make(connection: sa.Connection) -> str:
         slug = f"t{chance.getrandbits(60):x}{time.monotonic_ns():x}"
-        tenant = tenants.create(connection, slug=slug, name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=slug, name="t", tier="batch")
         if count:
             some(connection, tenant.id, count, chance)
         return tenant.id
@@ -118,16 +118,18 @@ def test_each_row_once_and_in_order(
 
 def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
     def make(connection: sa.Connection) -> str:
-        tenant = tenants.create(connection, slug=f"s{time.monotonic_ns():x}", name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=f"s{time.monotonic_ns():x}", name="t", tier="batch")
         for name in ("Checkout", "check 100%", "check_in", "other"):
-            keys.create(connection, tenant_id=tenant.id, name=name)
+            keys.create_key(connection, tenant_id=tenant.id, name=name)
         return tenant.id
 
     tenant_id = database.write_sync(make)
 
     def names(search: str) -> list[str]:
         asked = ListQuery(sort="name", search=search)
-        return sorted(key.name for key in database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id)).items)
+        return sorted(
+            key.name for key in database.read_sync(lambda c: keys.query_keys(c, asked, tenant_id=tenant_id)).items
+        )
 
     assert names("CHECK") == ["Checkout", "check 100%", "check_in"]
     assert names("0%") == ["check 100%"]
@@ -149,13 +151,13 @@ def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
 )
 def test_a_place_of_another_list_is_refused(database: Database, place: ListCursor) -> None:
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, ListQuery(sort="name", after=place)))
+        database.read_sync(lambda c: keys.query_keys(c, ListQuery(sort="name", after=place)))
     assert refused.value.param == "page"
     far = ListQuery(sort="created_at", after=ListCursor("created_at", 2**70, "key_1"))
     with pytest.raises(InvalidValue):
-        database.read_sync(lambda c: keys.found(c, far))
+        database.read_sync(lambda c: keys.query_keys(c, far))
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, ListQuery(sort="hash")))
+        database.read_sync(lambda c: keys.query_keys(c, ListQuery(sort="hash")))
     assert refused.value.param == "sort"
 
 
@@ -163,7 +165,7 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
     chance = random.Random(1)
 
     def make(connection: sa.Connection) -> str:
-        tenant = tenants.create(connection, slug=f"q{time.monotonic_ns():x}", name="t", tier="batch")
+        tenant = tenants.create_tenant(connection, slug=f"q{time.monotonic_ns():x}", name="t", tier="batch")
         for _ in range(KEYS // 500):
             some(connection, tenant.id, 500, chance)
         return tenant.id
@@ -175,9 +177,9 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
 
             def two_pages(asked: ListQuery = asked) -> float:
                 began = time.perf_counter()
-                listed = database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id))
+                listed = database.read_sync(lambda c: keys.query_keys(c, asked, tenant_id=tenant_id))
                 following = msgspec.structs.replace(asked, after=listed.next)
-                database.read_sync(lambda c: keys.found(c, following, tenant_id=tenant_id))
+                database.read_sync(lambda c: keys.query_keys(c, following, tenant_id=tenant_id))
                 return time.perf_counter() - began
 
             promptly(two_pages, 2 * PAGE_S_MAX)
@@ -206,8 +208,8 @@ def steady(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_list_is_searched_and_sorted(stack: Stack) -> None:
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="lister", kind="admin"))
-    stack.write(lambda c: audit_log.record(c, actor="lists", action="list.try", object_id="Findable_1"))
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="lister", kind="admin"))
+    stack.write(lambda c: audit_log.add_audit_line(c, actor="lists", action="list.try", object_id="Findable_1"))
     browser = Browser(stack.url)
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     spec = browser.get("/schema/openapi.json").json()["paths"]

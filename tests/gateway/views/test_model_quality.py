@@ -51,7 +51,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator
 
 
 def test_the_report_is_in_the_list_and_on_the_models_own_path(stack: ScriptedStack) -> None:
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
 
     def ask(path: str) -> Any:
         answer = httpx.get(f"{stack.url}/v1/admin/{path}", headers={"Authorization": f"Bearer {secret}"}, timeout=30)

@@ -37,7 +37,7 @@ def own(tmp_path: Path, model_dir: Path, redis_server: RedisServer) -> Iterator[
 
 
 def asks(stack: Stack) -> Asks:
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    secret = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin")).secret
 
     def ask(path: str) -> Any:
         headers = {"Authorization": f"Bearer {secret}"}

@@ -72,7 +72,7 @@ def test_a_pace_is_of_the_last_days(database: Database) -> None:
     def fill(connection: sa.Connection) -> tuple[int, list[Budget]]:
         now = database_now(connection)
         hour = now - now % HOUR
-        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="batch").id
         rows = [
             hour_row(tenant, hour - 2 * HOUR, 700),
             hour_row(tenant, hour - HOUR, 300, key_id="key_b", project_id="prj_b"),
@@ -96,17 +96,17 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
         now = database_now(connection)
         made: dict[str, str] = {}
         for number in range(SPEND_MAX + 2):
-            tenant = tenants.create(connection, slug=f"t{number}", name="t", tier="batch").id
+            tenant = tenants.create_tenant(connection, slug=f"t{number}", name="t", tier="batch").id
             made[f"t{number}"] = tenant
-            budget = budgets.create(
+            budget = budgets.create_budget(
                 connection, tenant_id=tenant, scope="tenant", scope_id=tenant, unit="money", period="month",
                 limit_amount=1000,
             )  # fmt: skip
-            (present,) = budgets.states(connection, tenant_id=tenant)
+            (present,) = budgets.list_budget_states(connection, tenant_id=tenant)
             window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 100 * number}
             connection.execute(sa.insert(tables.budget_windows).values(window))
             connection.execute(sa.insert(tables.usage_hours).values(hour_row(tenant, now - now % HOUR, 50)))
-        budgets.create(
+        budgets.create_budget(
             connection, tenant_id=made["t0"], scope="tenant", scope_id=made["t0"], unit="money", period="day",
             limit_amount=1000,
         )  # fmt: skip
@@ -133,7 +133,7 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
 def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) -> None:
     def fill(connection: sa.Connection) -> str:
         hour = database_now(connection) // HOUR * HOUR
-        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="batch").id
         counts = dict.fromkeys(sla_tables.SLA_COUNTS, 0) | {"requests": 4, "ttft_measured": 3, "itl_measured": 4}
         for tenant_id in (tenant, tables.NONE):
             for tier, quarter in (("premium", hour - HOUR), ("batch", hour - 5 * HOUR // 4), ("standard", hour)):
@@ -155,7 +155,7 @@ def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) ->
 def test_refused_and_failed_requests_of_the_last_whole_hour(database: Database) -> None:
     def fill(connection: sa.Connection) -> str:
         hour = database_now(connection) // HOUR * HOUR - HOUR
-        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="batch").id
         connection.execute(sa.insert(tables.usage_hours).values(hour_row(tenant, hour, 5) | {"requests": 300}))
         for quarter, outcome, code, count in (
             (hour, "refused", "rate_limit_exceeded", 15),
@@ -195,7 +195,7 @@ def test_faults_of_the_health_report_need_attention() -> None:
 def test_a_disk_that_fills_needs_attention(make_stack: Callable[..., Stack], tmp_path: Path) -> None:
     least = int(shutil.disk_usage(tmp_path).free / 1.5)  # a disk with less than twice this is degraded
     stack = make_stack(toml=f"[journal]\ndisk_free_min_bytes = {least}\n")
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="looks", kind="admin"))
     browser = Browser(stack.url)
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     found = browser.get("/v1/admin/overview").json()["attention"]
@@ -206,23 +206,25 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
     def fill(connection: sa.Connection) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for slug, limit in (("nothing", 0), ("idle", 1000), ("busy", 1000)):
-            made[slug] = tenants.create(connection, slug=slug, name=slug, tier="batch").id
-            budget = budgets.create(
+            made[slug] = tenants.create_tenant(connection, slug=slug, name=slug, tier="batch").id
+            budget = budgets.create_budget(
                 connection, tenant_id=made[slug], scope="tenant", scope_id=made[slug], unit="money", period="month",
                 limit_amount=limit,
             )  # fmt: skip
-            budgets.create(
+            budgets.create_budget(
                 connection, tenant_id=made[slug], scope="tenant", scope_id=made[slug], unit="tokens", period="day",
                 limit_amount=7,
             )  # fmt: skip
-        (present,) = [one for one in budgets.states(connection, tenant_id=made["busy"]) if one.budget.id == budget.id]
+        (present,) = [
+            one for one in budgets.list_budget_states(connection, tenant_id=made["busy"]) if one.budget.id == budget.id
+        ]
         window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 10}
         connection.execute(sa.insert(tables.budget_windows).values(window))
-        removed = budgets.create(
+        removed = budgets.create_budget(
             connection, tenant_id=made["idle"], scope="tenant", scope_id=made["idle"], unit="money", period="day",
             limit_amount=5,
         )  # fmt: skip
-        budgets.remove(connection, removed.id)
+        budgets.deactivate_budget(connection, removed.id)
         return made
 
     made = database.write_sync(fill)
@@ -239,8 +241,8 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
 
     def many(connection: sa.Connection) -> None:
         for number in range(SPEND_MAX):
-            tenant = tenants.create(connection, slug=f"t{number}", name="t", tier="batch").id
-            budgets.create(
+            tenant = tenants.create_tenant(connection, slug=f"t{number}", name="t", tier="batch").id
+            budgets.create_budget(
                 connection, tenant_id=tenant, scope="tenant", scope_id=tenant, unit="money", period="total",
                 limit_amount=1,
             )  # fmt: skip
@@ -262,7 +264,7 @@ def test_a_key_that_ends_soon_needs_attention_unless_it_was_made_to(database: Da
             ("brief", 0.9, 0.5),
         ):
             ends = now + int(ends_in_days * DAY)
-            made = keys.create(connection, tenant_id=None, name=name, kind="admin")
+            made = keys.create_key(connection, tenant_id=None, name=name, kind="admin")
             values = {"expires_at": ends, "created_at": ends - int(lives_days * DAY)}
             connection.execute(
                 sa.update(tables_of_keys.keys).where(tables_of_keys.keys.c.id == made.key.id).values(values)
@@ -291,13 +293,13 @@ async def test_it_is_read_once_a_second(database: Database) -> None:
 
 def test_it_says_what_needs_attention(stack: Stack) -> None:
     browser = Browser(stack.url)
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="looks", kind="admin"))
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     made = stack.new_key("globex")
     budget = stack.budget(made.key, "money", 10**9)
     stack.keys["spender"] = made.secret
     assert stack.chat("spender", max_tokens=5).status_code == 200
-    stack.write(lambda c: budgets.change(c, budget.id, limit_amount=1))
+    stack.write(lambda c: budgets.change_budget(c, budget.id, limit_amount=1))
     stack.write(rollups.fold_all)
 
     def told() -> bool:
@@ -314,17 +316,17 @@ def test_it_says_what_needs_attention(stack: Stack) -> None:
     listed = browser.get("/v1/admin/budgets", params={"search": budget.id}).json()["data"]
     assert (listed[0]["posted"], listed[0]["projected"]) == (spent["posted_picos"], None)
     assert listed[0]["run_out_at"] is not None
-    stack.write(lambda c: budgets.remove(c, budget.id))
+    stack.write(lambda c: budgets.deactivate_budget(c, budget.id))
 
 
 def test_a_tier_that_misses_its_target_needs_attention(make_stack: Callable[..., Stack]) -> None:
     stack = make_stack(fake={"step_ms": 20.0}, engine_json={"sequences_max": 1})
     browser = Browser(stack.url)
-    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    owner = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="looks", kind="admin"))
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     own = Browser(stack.url)
     admin = stack.write(
-        lambda c: keys.create(c, tenant_id=stack.tenants["acme"], name="own", kind="admin", role="tenant_admin")
+        lambda c: keys.create_key(c, tenant_id=stack.tenants["acme"], name="own", kind="admin", role="tenant_admin")
     )
     own.headers["Authorization"] = f"Bearer {admin.secret}"
     target_s = stack.config.tiers[0].ttft_base_ms / 1000

@@ -41,7 +41,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, modules_postgres_url: str, m
 
 @pytest.fixture(scope="module")
 def admin(stack: Stack) -> Iterator[httpx.Client]:
-    made = stack.write(lambda c: keys.create(c, tenant_id=None, name="errors", kind="admin", role="owner"))
+    made = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="errors", kind="admin", role="owner"))
     with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {made.secret}"}, timeout=30) as client:
         yield client
 
@@ -57,7 +57,7 @@ def limited(stack: Stack, tenant: str, **limits: int) -> tuple[str, str]:
     made = stack.new_key(tenant)
     change = LimitsChange(**limits)
     stack.write(
-        lambda c: overrides.change(
+        lambda c: overrides.change_own_limits(
             c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants[tenant], change=change
         )
     )
@@ -201,7 +201,7 @@ def test_each_is_listed_once_and_found_by_its_id(stack: Stack, admin: httpx.Clie
 
     # Another tenant's admin finds none of it.
     other = stack.write(
-        lambda c: keys.create(c, tenant_id=stack.tenants["globex"], name="o", kind="admin", role="tenant_admin")
+        lambda c: keys.create_key(c, tenant_id=stack.tenants["globex"], name="o", kind="admin", role="tenant_admin")
     )
     with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {other.secret}"}, timeout=30) as client:
         assert listed(client, search=ids["model_not_found"]) == listed(client, code="model_not_found") == []

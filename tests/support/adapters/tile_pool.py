@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from adapters.device.host_weights import HostAdapter, ModuleWeights, pack
+from adapters.device.host_weights import HostAdapter, ModuleWeights, pack_adapter
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from support.adapters.files import BASE
@@ -38,7 +38,7 @@ def module_weights(
 
 def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object) -> HostAdapter:
     """The same tiles in one slab, like a slab that was read from its file."""
-    return pack(module_weights(ranks, seed, base, **how), base)
+    return pack_adapter(module_weights(ranks, seed, base, **how), base)
 
 
 class Books:

@@ -41,7 +41,7 @@ class Books:
         self, limit: int, *, unit: Unit = "tokens", period: Period = "total", key: str | None = None
     ) -> budgets.Budget:
         return self.database.write_sync(
-            lambda connection: budgets.create(
+            lambda connection: budgets.create_budget(
                 connection,
                 tenant_id=self.tenant.id,
                 scope="key" if key else "tenant",
@@ -77,7 +77,9 @@ class Books:
 
     def state(self, budget: budgets.Budget) -> tuple[int, int]:
         """Used and held of a budget in its present window."""
-        states = self.database.read_sync(lambda connection: budgets.states(connection, scope_id=budget.scope_id))
+        states = self.database.read_sync(
+            lambda connection: budgets.list_budget_states(connection, scope_id=budget.scope_id)
+        )
         return next((state.used, state.held) for state in states if state.budget.id == budget.id)
 
     def findings(self) -> LedgerAudit:
@@ -155,7 +157,7 @@ def make_books(url: str) -> Books:
     """Make books in an empty, migrated database."""
     database = Database(url)
     tenant = database.write_sync(
-        lambda connection: tenants.create(connection, slug="acme", name="Acme", tier="premium")
+        lambda connection: tenants.create_tenant(connection, slug="acme", name="Acme", tier="premium")
     )
     database.write_sync(
         lambda connection: prices.publish(

@@ -23,7 +23,7 @@ HOUR = 3_600_000_000
 
 def second_tenant(books: Books, name: str = "Globex", zone: str = "UTC") -> Tenant:
     return books.database.write_sync(
-        lambda c: tenants.create(c, slug="globex", name=name, tier="standard", time_zone=zone)
+        lambda c: tenants.create_tenant(c, slug="globex", name=name, tier="standard", time_zone=zone)
     )
 
 
@@ -100,4 +100,4 @@ def run(books: Books, directory: Path, spec: ExportSpec, **options: Any) -> Mani
 
 def open_month(books: Books, month: str) -> None:
     fold(books, at(f"{month}-28T00:00"))
-    books.database.read_sync(lambda c: periods.get(c, books.tenant.id, month))
+    books.database.read_sync(lambda c: periods.get_period(c, books.tenant.id, month))

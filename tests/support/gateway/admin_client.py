@@ -19,7 +19,7 @@ class Operator:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.key = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+        self.key = stack.write(lambda c: keys.create_key(c, tenant_id=None, name="operator", kind="admin"))
 
     def __call__(self, method: str, path: str, body: Any = None, **parameters: Any) -> httpx.Response:
         return httpx.request(

@@ -33,8 +33,8 @@ class Stage:
         self.database = database
 
         def make(connection: sa.Connection) -> tuple[str, str, TextKey]:
-            tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
-            key = keys.create(connection, tenant_id=tenant.id, name="test")
+            tenant = tenants.create_tenant(connection, slug="acme", name="Acme", tier="standard")
+            key = keys.create_key(connection, tenant_id=tenant.id, name="test")
             text_key = TextKeys(ServerSecrets(b"s" * 32)).ensure_key(connection, tenant.id)
             extend(connection, GATEWAY, 60.0, database_now(connection))
             return tenant.id, key.key.id, text_key

@@ -8,4 +8,4 @@ from support.stack import Stack
 
 def opt_in(stack: Stack, slug: str, seconds: int | None) -> None:
     """Store the tenant's responses for `seconds`; None: store none."""
-    stack.write(lambda c: tenants.update(c, stack.tenants[slug], store_responses_s=seconds))
+    stack.write(lambda c: tenants.update_tenant(c, stack.tenants[slug], store_responses_s=seconds))

@@ -61,7 +61,7 @@ class Console:
     def _admins(self, connection: Any) -> None:
         for role in ROLES:
             tenant_id = self.stack.tenants["hooli"] if role == "tenant_admin" else None
-            made = keys.create(connection, tenant_id=tenant_id, name=f"the {role}", kind="admin", role=role)
+            made = keys.create_key(connection, tenant_id=tenant_id, name=f"the {role}", kind="admin", role=role)
             self.secrets[role] = made.secret
 
     def more_models(self, *names: str) -> None:

@@ -20,10 +20,10 @@ def closed(console: Console, slug: str = "hooli") -> str:
     tenant_id = console.stack.tenants[slug]
 
     def close(connection: sa.Connection) -> str:
-        made = invoices.listing(connection, tenant_id=tenant_id, limit=1)
+        made = invoices.list_invoices(connection, tenant_id=tenant_id, limit=1)
         if made:
             return made[0].id
-        first = periods.listing(connection, tenant_id=tenant_id, limit=1)[0]
+        first = periods.list_periods(connection, tenant_id=tenant_id, limit=1)[0]
         past = first.end_at - SECOND
         corrections.correct_tenant(
             connection,

@@ -62,7 +62,7 @@ class History:
         unit = prices.by_tier(prices.unit_prices(100_000, 50_000, 400_000), MULTIPLIERS)
         prices._insert(connection, PriceVersion(new_id("prv"), "model", MODEL, "USD", began, began, unit))
         for slug, (name, tier, zone, share, projects, adapters) in TENANTS.items():
-            tenant = tenants.create(connection, slug=slug, name=name, tier=tier, time_zone=zone)
+            tenant = tenants.create_tenant(connection, slug=slug, name=name, tier=tier, time_zone=zone)
             connection.execute(
                 sa.update(tables.tenants).where(tables.tenants.c.id == tenant.id).values(created_at=began)
             )
@@ -71,7 +71,9 @@ class History:
             for project in projects:
                 made = tenants.create_project(connection, tenant_id=tenant.id, name=project)
                 for purpose in ("production", "staging"):
-                    key = keys.create(connection, tenant_id=tenant.id, name=f"{project} {purpose}", project_id=made.id)
+                    key = keys.create_key(
+                        connection, tenant_id=tenant.id, name=f"{project} {purpose}", project_id=made.id
+                    )
                     self._keys[slug].append((key.key.id, made.id))
                     self.stack.keys[slug] = key.secret
             self._adapters[slug] = [
@@ -86,7 +88,7 @@ class History:
         month = int(
             share * self.requests_a_day * 30 * 250_000_000 * {"premium": 3, "standard": 1, "batch": 0.5}[tenant.tier]
         )
-        budgets.create(
+        budgets.create_budget(
             connection,
             tenant_id=tenant.id,
             scope="tenant",
@@ -98,7 +100,7 @@ class History:
             thresholds=[50, 80, 100],
         )
         key_id, _ = self._keys[tenant.slug][0]
-        budgets.create(
+        budgets.create_budget(
             connection,
             tenant_id=tenant.id,
             scope="key",

@@ -99,8 +99,8 @@ async def _report(services: Services, by: Actor, tenant: str | None, query: SlaQ
 
     def read(connection: sa.Connection) -> SlaView:
         tenant_id = visible_tenant(connection, by, tenant)
-        found = sla_reports.report(connection, msgspec.structs.replace(query, tenant_id=tenant_id), tiers)
-        own = None if tenant_id is None else tenants.get(connection, tenant_id)
+        found = sla_reports.make_sla_report(connection, msgspec.structs.replace(query, tenant_id=tenant_id), tiers)
+        own = None if tenant_id is None else tenants.get_tenant(connection, tenant_id)
         return SlaView.of_report(found, None if own is None else own.slug)
 
     return await services.database.report(read)
