@@ -118,9 +118,9 @@ async def test_a_removed_adapter_leaves_the_object_store(
     await mirror.complete_store()
     await mirror.complete_store()
     assert {name.split("/")[1] for name in names(object_store)} == {digest}
-    sqlite_database.write_sync(
-        lambda c: adapter_rows.remove_adapter_and_versions(c, adapter_rows.named(c, None, "pirate").id)
-    )  # type: ignore[union-attr]
+    pirate = sqlite_database.read_sync(lambda c: adapter_rows.named(c, None, "pirate"))
+    assert pirate is not None
+    sqlite_database.write_sync(lambda c: adapter_rows.remove_adapter_and_versions(c, pirate.id))
     await mirror.complete_store()
     assert names(object_store) == set()
 
