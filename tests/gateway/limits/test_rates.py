@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from gateway.access import keys
 from gateway.limits import overrides
 from gateway.limits.limiter import CHECK_S, SLOT_LEASE_S
-from gateway.limits.overrides import LimitsChange
+from gateway.limits.overrides import LimitsChange, QUOTAS
 from support.ports import free_port
 from support.redis_server import RedisServer
 from support.stack import Stack, body
@@ -198,6 +198,7 @@ def test_an_operator_sets_limits(stack: Stack) -> None:
         "requests_per_minute": 2,
         "tokens_per_minute": None,
         "concurrency": 9,
+        **dict.fromkeys(QUOTAS),  # a key has none
     }
     eventually(lambda: stack.chat("bounded").headers.get("x-ratelimit-limit-requests") == "2")
     eventually(lambda: stack.chat("bounded").status_code == 429)
