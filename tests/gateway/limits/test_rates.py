@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from gateway.access import keys
 from gateway.limits import overrides
 from gateway.limits.limiter import CHECK_S, SLOT_LEASE_S
-from gateway.limits.overrides import LimitsChange, QUOTAS
+from gateway.limits.overrides import QUOTAS, LimitsChange
 from support.ports import free_port
 from support.redis_server import RedisServer
 from support.stack import Stack, body
