@@ -16,7 +16,7 @@ STEPS = 8  # consecutive timers of one timeout
 T = TypeVar("T")
 
 
-async def within(seconds: float, awaitable: Awaitable[T]) -> T:
+async def within_timeout(seconds: float, awaitable: Awaitable[T]) -> T:
     """The result of `awaitable`. Raises TimeoutError after `seconds`. `asyncio.wait_for` of Python 3.11 loses a
     cancellation that arrives together with the result: its task then runs on, and the process does not stop."""
     async with asyncio.timeout(seconds):

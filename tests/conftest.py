@@ -31,7 +31,7 @@ if not Path("/dev/nvidia0").exists():
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
 
 
-forked.enable()
+forked.enable_forks()
 
 
 @pytest.hookimpl(trylast=True)  # the terminal's plugin is registered by this hook, too

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from engine.protocol.frames import Heartbeat, ModelInfo, RaisedTargets, Snapshot, StatusReport
 from gateway.engines.engine import (
     AdapterFailed,
@@ -263,7 +263,7 @@ class MemberGroup(ABC):
         """The reports of all engines that answer within STATUS_S_MAX."""
         members = sorted(self._ready_members(), key=lambda member: member.name)
         answers = await asyncio.gather(
-            *[within(STATUS_S_MAX, member.engine.status()) for member in members], return_exceptions=True
+            *[within_timeout(STATUS_S_MAX, member.engine.status()) for member in members], return_exceptions=True
         )
         found = zip(members, answers, strict=True)
         return {member.name: answer for member, answer in found if isinstance(answer, StatusReport)}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from benchmarks.faults.relay import Relay
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from support.waiting import eventually_async
 
 HELD_S = 0.3
@@ -57,7 +57,7 @@ async def test_what_is_held_arrives_later() -> None:
         relay.obey("hold")
         writer.write(b"late")
         with pytest.raises(TimeoutError):
-            await within(HELD_S, reader.read(1))
+            await within_timeout(HELD_S, reader.read(1))
         relay.obey("pass")
         assert await reader.readexactly(4) == b"late"
         relay.obey("hold")

@@ -1,4 +1,5 @@
-"""Processes of ours that start as forks of a process with their modules: half of a gateway's start is its imports.
+"""Gateways and fake engines that start as forks of a process with their modules: the imports are half of a gateway's
+start.
 
 Each pytest process has a `multiprocessing` fork server. A child has its own environment, folder, output and `sys.argv`,
 and runs the module as `python -m` does. Differences: its command line in /proc is the server's, its parent is the
@@ -22,13 +23,14 @@ from pathlib import Path
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = ["gateway.__main__", "engine.__main__"]
 POLL_S = 0.005
-_started_with: dict[str, str] | None = None  # None: not enabled, each process is a start of the interpreter
+_server_environ: dict[str, str] | None = None  # None: forks are not enabled, and each process starts an interpreter
 
 
-def enable() -> None:
-    """Call before a test changes the environment."""
-    global _started_with
-    _started_with = dict(os.environ)
+def enable_forks() -> None:
+    """From now on `start_process` forks. The fork server has the present environment: call this before a test changes
+    the environment."""
+    global _server_environ
+    _server_environ = dict(os.environ)
 
 
 class ForkedProcess:
@@ -72,31 +74,33 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-Started = subprocess.Popen[bytes] | ForkedProcess
+StartedProcess = subprocess.Popen[bytes] | ForkedProcess
 
 
 def start_process(
     module: str, arguments: Sequence[str], *, environ: dict[str, str], log: Path, own_session: bool = False
-) -> Started:
-    """`python -m MODULE ARGUMENTS`, with its output appended to `log`."""
-    if not own_session and _equal_to_the_interpreter(environ):
+) -> StartedProcess:
+    """Start `python -m MODULE ARGUMENTS`, with its output appended to `log`: as a fork if forks are enabled and the
+    process needs neither another environment nor its own session."""
+    if not own_session and _has_server_environ(environ):
         return ForkedProcess(module, arguments, environ=environ, log=log)
     argv = [sys.executable, "-m", module, *arguments]
     with log.open("ab") as output:
         return subprocess.Popen(argv, stdout=output, stderr=output, env=environ, start_new_session=own_session)
 
 
-def _equal_to_the_interpreter(environ: dict[str, str]) -> bool:
-    """Whether the interpreter and the libraries see the server's environment. Laneway's settings are read later."""
-    if _started_with is None:
+def _has_server_environ(environ: dict[str, str]) -> bool:
+    """Whether the interpreter and the libraries would read the same variables as in the server. Laneway's own settings
+    are read after the fork."""
+    if _server_environ is None:
         return False
-    names = environ.keys() | _started_with.keys()
+    names = environ.keys() | _server_environ.keys()
     own = ("LANEWAY_", "PYTEST_")
-    return all(name.startswith(own) or environ.get(name) == _started_with.get(name) for name in names)
+    return all(name.startswith(own) or environ.get(name) == _server_environ.get(name) for name in names)
 
 
 def run_module(module: str, arguments: list[str], environ: dict[str, str], directory: str, log: str) -> None:
-    """In the child."""
+    """Run a module as `python -m` does; called in the child."""
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(directory)

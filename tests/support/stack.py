@@ -27,7 +27,7 @@ from gateway.access.keys import Key, MadeKey
 from gateway.catalog import adapters as adapter_rows
 from gateway.config.file import Config, parse_gateway_config
 from migrations.upgrade import upgrade
-from support.forked import Started, start_process
+from support.forked import StartedProcess, start_process
 from support.ports import free_port
 from support.waiting import PATIENCE_S, eventually
 
@@ -56,9 +56,9 @@ class Stack:
     workers: int = 1
     environ: dict[str, str] = field(default_factory=dict)  # of the gateway, beside this process's own
     code: Path | None = None  # a folder with another version's packages, which then run
-    engine: Started | None = None
-    gateway: Started | None = None
-    more_gateways: list[Started] = field(default_factory=list)
+    engine: StartedProcess | None = None
+    gateway: StartedProcess | None = None
+    more_gateways: list[StartedProcess] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)  # of every gateway
     tenants: dict[str, str] = field(default_factory=dict)  # slug → id
     keys: dict[str, str] = field(default_factory=dict)  # slug → secret

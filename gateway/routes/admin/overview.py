@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 from litestar import get
 
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from engine.protocol.frames import Snapshot
 from gateway.admin.writes import Actor
 from gateway.engines.engine import EngineUnavailable
@@ -68,7 +68,7 @@ async def _tier_attention(services: Services) -> list[Attention]:
     members = services.engine.members
     names = sorted(name for name, member in members.items() if member.engine.ready and not member.engine.stuck)
     snapshots = await asyncio.gather(
-        *[within(SNAPSHOT_S_MAX, services.live.feed_of(name).latest_snapshot()) for name in names],
+        *[within_timeout(SNAPSHOT_S_MAX, services.live.feed_of(name).latest_snapshot()) for name in names],
         return_exceptions=True,
     )
     queues: list[Attention] = []

@@ -19,7 +19,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from engine.protocol.client import (
     OUTBOX_BYTES_MAX,
     AdapterNotChanged,
@@ -269,7 +269,7 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
         await until(lambda: generation.received > 0)
         os.kill(engine.pid, signal.SIGSTOP)
         try:
-            _, ending = await within(30.0, collect(generation))
+            _, ending = await within_timeout(30.0, collect(generation))
             assert isinstance(ending, EngineLost)
             assert "2.5 s" in ending.message
         finally:

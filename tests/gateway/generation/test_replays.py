@@ -17,7 +17,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import leases
 from billing.ledger.ledger import HoldRequest, Ledger, Settlement
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from gateway import errors
 from gateway.access import keys
 from gateway.config.server_secrets import ServerSecrets
@@ -444,7 +444,7 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
     other = sa.create_engine(sqlite_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     with other.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        await within(20, first.keep_answer(b"answer"))
+        await within_timeout(20, first.keep_answer(b"answer"))
         assert house.first._keeping_bytes == 6 + SEAL_BYTES
         connection.exec_driver_sql("ROLLBACK")
     await eventually_async(lambda: house.first._keeping_bytes == 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from engine.text.tokenizer import Tokenizer
 from gateway.host.pulse import EnginePulse
 from support.stack import Stack, body
@@ -61,6 +61,6 @@ def test_one_that_is_frozen_is_seen(make_stack: MakeStack) -> None:
     pulse = EnginePulse(stack.config.socket_path, STILL_S)
     os.kill(stack.engine.pid, signal.SIGSTOP)
     try:
-        assert asyncio.run(within(60, pulse.lost())) == "did not answer for 3 s"
+        assert asyncio.run(within_timeout(60, pulse.lost())) == "did not answer for 3 s"
     finally:
         os.kill(stack.engine.pid, signal.SIGCONT)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from billing.timeouts import within
+from billing.timeouts import within_timeout
 from gateway.fleet.roster import EngineAddress, Roster
 from support.waiting import PATIENCE_S
 
@@ -19,7 +19,7 @@ class FollowedRoster:
         self.lists.put_nowait(list(engines))
 
     async def next_list(self) -> list[EngineAddress]:
-        return await within(PATIENCE_S, self.lists.get())
+        return await within_timeout(PATIENCE_S, self.lists.get())
 
     async def until_list(self, names: list[str]) -> list[EngineAddress]:
         """The next list with these names, in this order; lists before it are passed over."""
