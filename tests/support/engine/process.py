@@ -54,7 +54,8 @@ class EngineProcess:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Lines of its log with that event."""
-        return [line for line in map(json.loads, self.log().splitlines()) if line["event"] == name]
+        whole, _, _ = self.log().rpartition("\n")  # the last line may be half written
+        return [line for line in map(json.loads, whole.splitlines()) if line["event"] == name]
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         assert self.process.stdout is not None
