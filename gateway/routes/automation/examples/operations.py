@@ -69,7 +69,8 @@ _RATES: dict[str, Any] = {
         {"code": "engine_unavailable", "outcome": "failed", "requests": 1},
     ],
 }
-_REQUEST: dict[str, Any] = {
+# The first fields of a request, and of its usage row.
+_ASKED: dict[str, Any] = {
     "request_id": REQUEST,
     "trace_id": TRACE,
     "tenant_id": TENANT,
@@ -81,6 +82,9 @@ _REQUEST: dict[str, Any] = {
     "asked": None,
     "batch_id": None,
     "tier": "standard",
+}
+_REQUEST: dict[str, Any] = {
+    **_ASKED,
     "status": "settled",
     "outcome": "served",
     "ending": "length",
@@ -100,17 +104,7 @@ _REQUEST: dict[str, Any] = {
 }
 _USAGE: dict[str, Any] = {
     "sequence": 1_042,
-    "request_id": REQUEST,
-    "trace_id": TRACE,
-    "tenant_id": TENANT,
-    "project_id": PROJECT,
-    "key_id": KEY,
-    "model": MODEL,
-    "adapter": None,
-    "adapter_version": None,
-    "asked": None,
-    "batch_id": None,
-    "tier": "standard",
+    **_ASKED,
     "operation": "text",
     "ending": "length",
     "tags": {"team": "search"},
